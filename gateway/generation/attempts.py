@@ -25,8 +25,9 @@ from uuid import UUID
 import structlog
 
 from gateway.errors.refusal import Refusal
-from gateway.generation.placement import ADAPTERS_OWN, Placement, Reach, is_failure
+from gateway.generation.placement import ADAPTERS_OWN, Placement, Reach, has_failed
 from gateway.runtime import tracing
+from gateway.runtime.flight import Flight
 from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
 from inference.types import (
     Delta,
@@ -142,9 +143,19 @@ class Attempts:
         flight = self.placement.flight
         assert flight is not None, "an attempt runs on a replica"
         self._held = []
-        if (end := await self._end_before()) is not None:
-            return end
+        if (ended := await self._end_before()) is not None:
+            return ended
         flight.sent()
+        end = await self._run_on(flight, note)
+        if not self._is_cancelled():
+            if has_failed(end):
+                flight.failed()
+            elif isinstance(end, Finished) and end.error is None and end.reason is not FinishReason.CANCELLED:
+                flight.succeeded()
+        return end
+
+    async def _run_on(self, flight: Flight, note: Callable[[Event], None]) -> EngineError | Finished:
+        """Tell what the replica of `flight` generates, and return how that ended."""
         stream = flight.engine.generate(self._prepared, *self._allowed())
         try:
             async with aclosing(cast("AsyncGenerator[Event, None]", stream)) as events:
@@ -263,10 +274,12 @@ class Attempts:
             try:
                 await self._prepare(replace(self._prepared.request, id=self._id, resumed=self._resumed()))
             except EngineError as error:
+                if self.placement.flight is not None and has_failed(error):
+                    self.placement.flight.failed()
                 self._fail(error)
                 continue
             except Refusal as refusal:
-                self.placement.note_failure(refusal.message, is_engines=False)
+                self.placement.note_failure(refusal.message)
                 if refusal.status == 503:  # the hold is not ours, or nobody knows what it is pinned to
                     return False
                 continue
@@ -296,19 +309,19 @@ class Attempts:
         return True
 
     def _fail(self, end: EngineError | Finished) -> None:
-        """Leave the replica on which an attempt ended so."""
+        """Leave the replica on which an attempt, or its preparation, ended so."""
         flight = self.placement.flight
         if isinstance(end, EngineError):
             if isinstance(end, UnreachableError) and flight is not None:
                 self.may_have_run = True
                 self._supervise(flight.engine.cancel(self._id))
             is_adapters = end.code in ADAPTERS_OWN
-            self.placement.note_failure(end.message, is_engines=is_failure(end), is_adapters=is_adapters)
+            self.placement.note_failure(end.message, is_adapters=is_adapters)
         else:
             self.may_have_run = True
             message = end.error.message if end.error is not None else "it stopped the request"
             is_adapters = end.error is not None and end.error.code in ADAPTERS_OWN
-            self.placement.note_failure(message, is_engines=not end.exact, is_adapters=is_adapters)
+            self.placement.note_failure(message, is_adapters=is_adapters)
 
     def _whole(self, end: Finished) -> Finished:
         """Return the end with the usage that is known, where an engine that went on was lost before it told any."""

@@ -85,9 +85,12 @@ class EventBuffer:
 
 
 def _size(delta: Delta) -> int:
-    """How many characters a Delta counts as: its texts, and about what each log-probability takes in writing."""
+    """How many characters a Delta counts as: its texts, and about what each log-probability takes in writing.
+
+    Those of the prompt don't count: all of them come at once, before anybody could have read one.
+    """
     size = len(delta.text)
     if not delta.is_plain:
         size += len(delta.reasoning) + sum(len(piece.name) + len(piece.arguments) for piece in delta.calls)
-        size += sum(64 * (1 + len(entry.top)) for entry in (*delta.logprobs, *delta.prompt_logprobs))
+        size += sum(64 * (1 + len(entry.top)) for entry in delta.logprobs)
     return size

@@ -354,7 +354,7 @@ class Generation:
         self._buffer.put(event)
         if not self._is_open and not isinstance(event, Started):  # until then it may move to another model
             self._open()
-        if self._buffer.is_overfull:
+        if self.intent.stream and self._buffer.is_overfull:  # nobody reads a whole answer before its end
             self.cancel(faults.READER_TOO_SLOW)
 
     def _open(self) -> None:

@@ -30,7 +30,7 @@ from inference.errors import (
     UnpreparedError,
 )
 from inference.messages import Message
-from inference.types import Feature, GenerationRequest, Guidance, Kind, Prepared
+from inference.types import Feature, Finished, GenerationRequest, Guidance, Kind, Prepared
 from routing.catalogue import DeploymentEntry
 from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
 from routing.errors import RoutingError
@@ -44,6 +44,9 @@ T = TypeVar("T")
 MOST_REPLICAS = 3  # tried for one request
 ADAPTERS_OWN = frozenset({"adapter_refused", "adapters_in_use", "adapter_not_ready", "unknown_adapter"})
 """Codes of failures that say nothing of the replica's base, nor of its other adapters."""
+
+DECLINED = ADAPTERS_OWN | {OverloadedError.code, "queue_timeout", "out_of_memory", "unschedulable", "text_failed"}
+"""Codes of ends that say nothing of an engine's health: it had no room, or couldn't do this request alone."""
 
 log = structlog.get_logger(__name__)
 
@@ -118,13 +121,8 @@ class Placement:
             self.flight.close()
             self.flight = None
 
-    def note_failure(self, error: str, *, is_engines: bool, is_adapters: bool = False) -> None:
-        """Leave the replica and route to it no more, or where the failure `is_adapters`, not with this adapter.
-
-        `is_engines` says that it failed, and not only declined.
-        """
-        if self.flight is not None and is_engines:
-            self.flight.failed()
+    def note_failure(self, error: str, *, is_adapters: bool = False) -> None:
+        """Leave the replica and route to it no more, or where the failure `is_adapters`, not with this adapter."""
         self.leave()
         if is_adapters and self.route.adapter:
             self.unserved[self.route.replica, self.route.adapter] = error
@@ -232,7 +230,9 @@ class Placement:
                     self._generate_instead(error)
                     continue
                 is_adapters = error.code in ADAPTERS_OWN
-                self.note_failure(error.message, is_engines=is_failure(error), is_adapters=is_adapters)
+                if has_failed(error):
+                    flight.failed()
+                self.note_failure(error.message, is_adapters=is_adapters)
                 if len(self.attempts) >= MOST_REPLICAS:
                     raise refusal_of_engine(error) from error
                 try:
@@ -339,7 +339,9 @@ def _as_adapter(error: EngineError, model: str) -> EngineError:
     return OverloadedError("This model's adapter is not loaded yet: try again.", code="adapter_not_ready")
 
 
-def is_failure(error: EngineError) -> bool:
+def has_failed(end: EngineError | Finished) -> bool:
     """Whether the engine failed, rather than declined what it can't take now or never."""
-    declined = (OverloadedError, DrainingError, InvalidRequestError, UnpreparedError)
-    return not isinstance(error, declined)
+    if isinstance(end, EngineError):
+        declined = (OverloadedError, DrainingError, InvalidRequestError, UnpreparedError)
+        return not isinstance(end, declined)
+    return end.error is not None and end.error.param is None and end.error.code not in DECLINED

@@ -1,8 +1,12 @@
 """A circuit breaker: an engine that fails again and again gets no requests for a while, then one at a time as a proof.
 
-closed ── FAILURES in a row ──▶ open ── the wait is over ──▶ half-open ── a request succeeds ──▶ closed
+closed ── FAILURES in a row ──▶ open ── the wait is over ──▶ half-open ── a request ends well ──▶ closed
 ▲                              │
-└────── it fails: twice the wait ┘
+└── one more fails: twice the wait ┘
+
+A proof that begins to answer lets others in beside it, since a long answer would keep them out for minutes; but only
+one that ends well clears what failed before. Each request has a ticket: one sent before the circuit last opened says
+nothing of the engine as it is now.
 """
 
 from __future__ import annotations
@@ -23,13 +27,15 @@ class Breaker:
         self._failures = 0
         self._opened_at: float | None = None
         self._seconds = FIRST_SECONDS
-        self._is_probed = False
+        self._tickets = 0
+        self._before = 0  # the last ticket of before it opened
+        self._proof = 0  # the ticket of the request that proves it; 0 for none
 
     @property
     def state(self) -> str:
         """One of "closed", "open" and "half-open"."""
         if self._opened_at is None:
-            return "closed"
+            return "half-open" if self._failures >= FAILURES else "closed"
         return "open" if self._clock() < self._opened_at + self._seconds else "half-open"
 
     @property
@@ -40,38 +46,49 @@ class Breaker:
         rest = self._opened_at + self._seconds - self._clock()
         if rest > 0:
             return f"circuit open after {self._failures} failures, next try in {rest:.0f} s"
-        return "circuit half-open: a request is proving it" if self._is_probed else ""
+        return "circuit half-open: a request is proving it" if self._proof else ""
 
     @property
     def remark(self) -> str:
         """What operators should know although a request may be sent now; empty when nothing."""
-        if self.state != "half-open" or self._is_probed:
+        if self.state != "half-open" or self._proof:
             return ""
-        return f"circuit half-open after {self._failures} failures: the next request proves it"
+        proves = "the next request proves it" if self._opened_at is not None else "no request has ended well yet"
+        return f"circuit half-open after {self._failures} failures: {proves}"
 
-    def enter(self) -> bool:
-        """Note that a request is sent; True when it is the one that proves the engine."""
-        is_probe = self._opened_at is not None and not self._is_probed
-        self._is_probed = self._is_probed or is_probe
-        return is_probe
+    def enter(self) -> int:
+        """Return the ticket of a request that is sent now. Where the circuit waits for its proof, it is that."""
+        self._tickets += 1
+        if self._opened_at is not None and not self._proof:
+            self._proof = self._tickets
+        return self._tickets
 
-    def leave(self, is_probe: bool) -> None:
-        """Note that a request ended without saying anything about the engine."""
-        if is_probe:
-            self._is_probed = False
+    def leave(self, ticket: int) -> None:
+        """Note that a request ended; one that said nothing of the engine leaves the proof to another."""
+        if ticket == self._proof:
+            self._proof = 0
 
-    def succeeded(self) -> None:
-        """Note that the engine does its work."""
-        self._failures, self._opened_at, self._seconds, self._is_probed = 0, None, FIRST_SECONDS, False
+    def began(self, ticket: int) -> None:
+        """Note that the engine begins to answer a request."""
+        if ticket == self._proof:
+            self._opened_at, self._proof = None, 0
 
-    def failed(self, *, is_probe: bool) -> None:
-        """Note that it failed. While half-open only the proof says anything: others were sent before it."""
-        is_half_open = self.state == "half-open"
-        if is_half_open and not is_probe:
+    def succeeded(self, ticket: int) -> None:
+        """Note that the engine answered a request to its end."""
+        if ticket > self._before:
+            self.reset()
+
+    def reset(self) -> None:
+        """Forget what failed."""
+        self._failures, self._opened_at, self._seconds, self._proof = 0, None, FIRST_SECONDS, 0
+
+    def failed(self, ticket: int) -> None:
+        """Note that the engine failed on a request."""
+        if ticket <= self._before or (self._opened_at is not None and ticket != self._proof):
             return
         self._failures += 1
-        if is_half_open:
+        if self._failures < FAILURES:
+            return
+        if self._failures > FAILURES:
             self._seconds = min(2 * self._seconds, LONGEST_SECONDS)
-            self._opened_at, self._is_probed = self._clock(), False
-        elif self._opened_at is None and self._failures >= FAILURES:
-            self._opened_at, self._is_probed = self._clock(), False
+        self._opened_at, self._proof, self._before = self._clock(), 0, self._tickets

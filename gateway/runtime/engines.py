@@ -238,7 +238,7 @@ class Engines:
             log.info(event, deployment=entry.deployment.name, node=entry.replica.place)
         if health.ready and (not entry.health.ready or health.process != entry.health.process):
             # What failed is gone or mended. One worker may have followed another between two looks.
-            entry.breaker.succeeded()
+            entry.breaker.reset()
         entry.health = health
         if (info := entry.engine.info) is not None and info.kv_blocks:
             entry.prefixes.most = max(1, info.kv_blocks * info.block_size // CHUNK_TOKENS)

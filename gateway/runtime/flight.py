@@ -28,7 +28,7 @@ class Flight:
         self._entry = entry
         self._is_open = True
         self._sent_at: float | None = None
-        self._is_probe = entry.breaker.enter()
+        self._ticket = entry.breaker.enter()
         self._uncached = max(0, prompt_tokens - matched)
         self._matched = matched
         self._known = entry.prefixes.add(prefix) if prefix else ()
@@ -58,7 +58,7 @@ class Flight:
         self._drop()
         if was_stopped:
             return
-        self._entry.breaker.succeeded()
+        self._entry.breaker.began(self._ticket)
         if cached_tokens + CHUNK_TOKENS <= self._matched:
             # The first of the chunks that it was taken to have and hadn't: what is older is gone too.
             missing = cached_tokens // CHUNK_TOKENS
@@ -66,12 +66,12 @@ class Flight:
                 self._entry.prefixes.forget(self._known[missing])
 
     def succeeded(self) -> None:
-        """Note that the engine does its work."""
-        self._entry.breaker.succeeded()
+        """Note that the engine answered it to its end."""
+        self._entry.breaker.succeeded(self._ticket)
 
     def failed(self) -> None:
         """Note that the engine failed on it."""
-        self._entry.breaker.failed(is_probe=self._is_probe)
+        self._entry.breaker.failed(self._ticket)
 
     def close(self) -> None:
         """Take the request off the load; a second call does nothing."""
@@ -80,7 +80,7 @@ class Flight:
         self._is_open = False
         self._drop()
         self._entry.requests -= 1
-        self._entry.breaker.leave(self._is_probe)
+        self._entry.breaker.leave(self._ticket)
 
     def _drop(self) -> None:
         self._entry.uncached -= self._uncached

@@ -64,7 +64,9 @@ class Texts:
                     parser.take()
             elif sampling.echo:
                 stream.prefix = self._tokenizer.decode(prompt)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a library in Rust that panics raises no Exception
             raise EngineError(self._failed(name, error).message, code="text_failed") from error
         return stream
 
@@ -84,21 +86,10 @@ class Texts:
     def _fill(self, scheduler: BaseScheduler[Any], stream: TextStream, output: Output) -> None:
         was_over = stream.is_over
         try:
-            if output.logprobs or output.prompt_logprobs:
-                output.logprobs = self._named(output.logprobs)
-                output.prompt_logprobs = self._named(output.prompt_logprobs)
-            before = stream.tokens
-            text = stream.push(output.tokens)
-            output.text = text if output.started is None else stream.prefix + text
-            is_over = stream.is_over
-            if is_over and not was_over:
-                _cut(scheduler, output, stream.tokens - before, stream.tokens)
-            if output.finished is not None and not is_over:
-                output.text += stream.finish(is_cut=output.finished.reason is not FinishReason.STOP)
-                is_over = stream.is_over
-            if stream.parser is not None:
-                _tell_parsed(stream, stream.parser, output)
-        except Exception as error:  # noqa: BLE001 - whatever a tokenizer raises is this request's end, and is logged
+            is_over = self._put(scheduler, stream, output)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever a tokenizer raises is this request's end, and is logged
             fault = self._failed(output.request_id, error)
             if output.finished is None:
                 scheduler.cancel(output.request_id, FinishReason.ERROR, error=fault)
@@ -112,7 +103,26 @@ class Texts:
         elif output.finished.reason in _CUT_SHORT:
             output.finished = replace(output.finished, reason=FinishReason.STOP, stop=stream.matched)
 
-    def _failed(self, name: str, error: Exception) -> EngineFault:
+    def _put(self, scheduler: BaseScheduler[Any], stream: TextStream, output: Output) -> bool:
+        """Put the output's text into it; return whether the stream is over. Raises whatever the tokenizer does."""
+        was_over = stream.is_over
+        if output.logprobs or output.prompt_logprobs:
+            output.logprobs = self._named(output.logprobs)
+            output.prompt_logprobs = self._named(output.prompt_logprobs)
+        before = stream.tokens
+        text = stream.push(output.tokens)
+        output.text = text if output.started is None else stream.prefix + text
+        is_over = stream.is_over
+        if is_over and not was_over:
+            _cut(scheduler, output, stream.tokens - before, stream.tokens)
+        if output.finished is not None and not is_over:
+            output.text += stream.finish(is_cut=output.finished.reason is not FinishReason.STOP)
+            is_over = stream.is_over
+        if stream.parser is not None:
+            _tell_parsed(stream, stream.parser, output)
+        return is_over
+
+    def _failed(self, name: str, error: BaseException) -> EngineFault:
         """Log `error` with its traceback; return the fault that it is for the request."""
         log.error(
             "text of a request failed", exc_info=error, extra=request_field(name) | {"deployment": self._deployment}

@@ -258,6 +258,8 @@ def _write_tokenizer(path: Path, folder: Path) -> None:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, trust_remote_code=False)
-    except Exception as error:  # the tokenizers library raises bare exceptions for what it can't build
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the tokenizers library raises bare exceptions for what it can't build, or panics
         raise ModelRefusedError(f"{path}: its tokenizer can't be read: {error}") from error
     tokenizer.save_pretrained(folder)

@@ -135,7 +135,9 @@ class Loader:
         except ModelRefusedError as error:
             log.warning("model refused: %s", error, extra={"deployment": name})
             self._refuse(config, REFUSED, str(error))
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a library in Rust that panics raises no Exception
             log.exception("loading failed", extra={"deployment": name})
             self._refuse(config, FAILED, f"{type(error).__name__}: {error}")
         else:

@@ -223,3 +223,29 @@ async def test_the_best_of_several_answers_begin_with_an_echoed_prompt_too(app, 
 async def test_an_echo_whose_logprobs_would_be_streamed_is_refused(app, world):
     body = {**GO_ON, "echo": True, "logprobs": 1, "stream": True}
     assert_error(await ask(app, COMPLETIONS, body), 400, "invalid_value", param="logprobs")
+
+
+@pytest.mark.parametrize(("prompt", "tokens"), [(1024, 3), (0, 900)])
+async def test_nobody_reads_a_whole_answer_too_slowly(world, app, monkeypatch, prompt, tokens):
+    """Log-probabilities of some 800 positions ended it with a 500 and a charge: its reader waits for the end."""
+    one = TokenLogprob(1, -1.0, "a")
+    entry = PositionLogprobs(one, 1, (one,) * 20)
+    was_stopped = False
+
+    async def cancel(_):
+        nonlocal was_stopped
+        was_stopped = True
+
+    async def generate(*_):
+        yield Started(0, 0)
+        yield Delta("", Usage(5), prompt_logprobs=(entry,) * prompt)
+        for made in range(1, tokens + 1):
+            await asyncio.sleep(0)
+            yield Delta("a ", Usage(5, 0, made), logprobs=(entry,))
+        yield Finished(FinishReason.CANCELLED if was_stopped else FinishReason.STOP, Usage(5, 0, tokens))
+
+    monkeypatch.setattr(world.engine, "generate", generate)
+    monkeypatch.setattr(world.engine, "cancel", cancel)
+    asked = {"prompt_logprobs": 20} if prompt else {}
+    answer = await ask(app, CHAT, {**SAY, "logprobs": True, "top_logprobs": 20, "max_tokens": 1500, **asked})
+    assert (answer.status, answer.json()["usage"]["completion_tokens"]) == (200, tokens)

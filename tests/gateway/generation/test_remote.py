@@ -165,13 +165,13 @@ async def test_a_client_that_leaves_a_silent_server_says_nothing_for_it(stand):
     async with stand(hang_before=True) as at:
         [entry] = [entry for entry in at.runtime.engines.entries() if entry.deployment.id == at.world.deployment]
         for _ in range(FAILURES - 1):
-            entry.breaker.failed(is_probe=False)
+            entry.breaker.failed(entry.breaker.enter())
         exchange = at.chat()
         await at.upstream.until(lambda: at.upstream.running)
         exchange.leave()
         await exchange.finished()
         await at.books(1)
-        entry.breaker.failed(is_probe=False)
+        entry.breaker.failed(entry.breaker.enter())
         assert entry.obstacle.startswith("circuit open")
 
 

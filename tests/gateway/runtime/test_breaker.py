@@ -23,17 +23,28 @@ def clock():
 def broken(clock):
     breaker = Breaker(clock)
     for _ in range(FAILURES):
-        breaker.failed(is_probe=False)
+        breaker.failed(breaker.enter())
     return breaker
 
 
 def test_only_failures_in_a_row_open_it(clock):
     breaker = Breaker(clock)
     for _ in range(FAILURES - 1):
-        breaker.failed(is_probe=False)
-    breaker.succeeded()
-    breaker.failed(is_probe=False)
+        breaker.failed(breaker.enter())
+    breaker.succeeded(breaker.enter())
+    breaker.failed(breaker.enter())
     assert (breaker.state, breaker.obstacle) == ("closed", "")
+
+
+def test_a_request_that_only_begins_clears_nothing(clock):
+    """An endpoint that broke off each stream behind its first token took almost all requests, and stayed closed."""
+    breaker = Breaker(clock)
+    for _ in range(FAILURES):
+        ticket = breaker.enter()
+        breaker.began(ticket)
+        breaker.failed(ticket)
+        breaker.leave(ticket)
+    assert breaker.state == "open"
 
 
 def test_open_takes_nothing_until_its_wait_is_over(broken, clock):
@@ -45,14 +56,27 @@ def test_open_takes_nothing_until_its_wait_is_over(broken, clock):
 
 def test_half_open_takes_one_request_at_a_time(broken, clock):
     clock.now += FIRST_SECONDS
-    assert broken.enter()
+    cancelled = broken.enter()
     assert broken.obstacle
-    broken.leave(is_probe=True)  # it was cancelled: nothing is known
+    broken.leave(cancelled)  # nothing is known
     assert broken.obstacle == ""
-    assert broken.enter()
-    broken.succeeded()
+    proof = broken.enter()
+    assert broken.obstacle
+    broken.succeeded(proof)
     assert (broken.state, broken.obstacle) == ("closed", "")
-    assert not broken.enter()
+
+
+def test_a_proof_that_begins_lets_others_in_and_one_more_failure_opens_it_for_twice_as_long(broken, clock):
+    clock.now += FIRST_SECONDS
+    proof = broken.enter()
+    broken.began(proof)
+    assert (broken.state, broken.obstacle) == ("half-open", "")
+    assert broken.remark == "circuit half-open after 3 failures: no request has ended well yet"
+    other = broken.enter()
+    broken.failed(proof)
+    assert broken.obstacle.endswith(f"in {2 * FIRST_SECONDS:.0f} s")
+    broken.failed(other)
+    assert broken.obstacle.endswith(f"in {2 * FIRST_SECONDS:.0f} s"), "it was sent before the circuit opened"
 
 
 def test_each_failed_probe_doubles_the_wait_to_a_bound(broken, clock):
@@ -62,40 +86,47 @@ def test_each_failed_probe_doubles_the_wait_to_a_bound(broken, clock):
         while broken.state == "open":
             clock.now += 1
         waits.append(clock.now - start)
-        broken.failed(is_probe=broken.enter())
+        broken.failed(broken.enter())
     assert waits == [5, 10, 20, 40, 60, LONGEST_SECONDS]
     clock.now += LONGEST_SECONDS
-    broken.enter()
-    broken.succeeded()
+    broken.succeeded(broken.enter())
     for _ in range(FAILURES):
-        broken.failed(is_probe=False)
+        broken.failed(broken.enter())
     assert broken.obstacle.endswith("in 5 s")
 
 
-def test_requests_that_began_before_it_opened_change_nothing(broken, clock):
-    broken.failed(is_probe=False)
+def test_requests_that_began_before_it_opened_change_nothing(clock):
+    breaker = Breaker(clock)
+    tickets = [breaker.enter() for _ in range(FAILURES + 2)]
+    for ticket in tickets[: FAILURES + 1]:
+        breaker.failed(ticket)
+    breaker.succeeded(tickets[-1])
+    assert breaker.state == "open"
     clock.now += FIRST_SECONDS
-    assert broken.state == "half-open"
+    assert breaker.state == "half-open"
 
 
-def test_a_failure_of_a_request_that_is_no_proof_leaves_the_one_that_is_alone(broken, clock):
+def test_an_old_proof_that_ends_leaves_the_new_one_alone(broken, clock):
     clock.now += FIRST_SECONDS
-    assert broken.enter()
-    broken.failed(is_probe=False)  # it was sent before the circuit opened
+    old = broken.enter()
+    broken.reset()  # its worker is another process now
+    for _ in range(FAILURES):
+        broken.failed(broken.enter())
+    clock.now += FIRST_SECONDS
+    new = broken.enter()
+    broken.leave(old)
+    assert broken.obstacle == "circuit half-open: a request is proving it"
+    broken.failed(old)
     assert broken.state == "half-open"
-    assert not broken.enter()
-    broken.failed(is_probe=True)
-    clock.now += 2 * FIRST_SECONDS - 1
-    assert broken.state == "open"
-    clock.now += 1
-    assert broken.state == "half-open", "the wait is twice the first, not four times"
+    broken.failed(new)
+    assert broken.obstacle.endswith(f"in {2 * FIRST_SECONDS:.0f} s"), "twice the first, not four times"
 
 
 def test_a_circuit_that_waits_for_its_proof_says_so(broken, clock):
     assert broken.remark == ""
     clock.now += FIRST_SECONDS
     assert broken.remark == "circuit half-open after 3 failures: the next request proves it"
-    broken.enter()
+    ticket = broken.enter()
     assert broken.remark == "", "what is in the way says it"
-    broken.succeeded()
+    broken.succeeded(ticket)
     assert broken.remark == ""

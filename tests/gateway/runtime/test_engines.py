@@ -145,7 +145,7 @@ async def test_an_engine_that_comes_back_is_not_kept_out_for_what_failed_before(
     await engines.look()
     [found] = engines.entries()
     for _ in range(FAILURES):
-        found.breaker.failed(is_probe=False)
+        found.breaker.failed(found.breaker.enter())
     await engines.look()  # it was ready all the while: nothing has changed
     assert "circuit open" in found.obstacle
     found.engine.answer = Health(ready=False, reason="its worker has gone")
@@ -162,7 +162,7 @@ async def test_a_worker_that_followed_another_between_two_looks_is_not_kept_out_
     found.engine.answer = Health(ready=True, process="first")
     await engines.look()
     for _ in range(FAILURES):
-        found.breaker.failed(is_probe=False)
+        found.breaker.failed(found.breaker.enter())
     await engines.look()
     assert "circuit open" in found.obstacle
     found.engine.answer = Health(ready=True, process="second")
@@ -185,13 +185,15 @@ async def test_a_circuit_is_shown_until_a_request_has_proved_the_engine():
 
     assert await shown() == 0
     for _ in range(FAILURES):
-        found.breaker.failed(is_probe=False)
+        found.breaker.failed(found.breaker.enter())
     assert await shown() == 1
     now = FIRST_SECONDS
     assert await shown() == 1
-    found.breaker.enter()
+    ticket = found.breaker.enter()
     assert await shown() == 1
-    found.breaker.succeeded()
+    found.breaker.began(ticket)
+    assert await shown() == 1
+    found.breaker.succeeded(ticket)
     assert await shown() == 0
 
 

@@ -56,7 +56,7 @@ def test_admin_shows_a_circuit_that_waits_for_its_proof(client, monkeypatch):
     [entry] = runtime.engines.entries()
     entry.breaker = Breaker(lambda: now)
     for _ in range(FAILURES):
-        entry.breaker.failed(is_probe=False)
+        entry.breaker.failed(entry.breaker.enter())
     now = FIRST_SECONDS
     monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
     for page in (

@@ -160,20 +160,29 @@ def test_a_stop_string_is_not_found_in_the_prompt() -> None:
     assert outputs[-1].usage.output == 2
 
 
+class PanicError(BaseException):
+    """As a library in Rust raises one: no Exception."""
+
+
 class Broken(ByteTokenizer):
     """Knows no token of its answers."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
 
     def copy(self) -> Broken:
         return self
 
     def decode(self, ids: Sequence[int]) -> str:
-        raise LookupError("no such token")
+        raise self.error
 
 
-def test_what_cannot_be_decoded_is_refused_alone() -> None:
+@pytest.mark.parametrize("error", [LookupError("no such token"), PanicError("index out of bounds")])
+def test_what_cannot_be_decoded_is_refused_alone(error: BaseException) -> None:
     """Raised as anything else than an engine's error it would end the worker, and the next one that takes it over."""
     spec = EngineConfig("d", "fake", architecture="fake")
-    served = LocalEngine(spec, load_fake_model(spec), Broken(), clock=lambda: 0.0)
+    served = LocalEngine(spec, load_fake_model(spec), Broken(error), clock=lambda: 0.0)
     request = chat("abc")
     for beginning in (
         replace(request, resumed=Resumed((97,), Usage(input=3, output=1), 7)),

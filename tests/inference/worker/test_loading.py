@@ -13,7 +13,7 @@ import pytest
 
 from inference.config import EngineConfig, WorkerConfig
 from inference.types import LOADING, Health
-from inference.worker.loading import REFUSED, Loader
+from inference.worker.loading import FAILED, REFUSED, Loader
 from inference.worker.record import Record
 from inference.worker.requests import Command, Request, StopCommand, SubmitCommand
 from inference.worker.serving import Serving
@@ -167,6 +167,27 @@ def test_a_refused_model_says_why_to_operators_alone_and_is_not_tried_again(benc
     assert bench.serving.deployments.keys() == {"a"}
     assert bench.serving.unready["b"].reason == REFUSED
     assert [each.id for each in bench.loop._deployments] == ["a"]
+
+
+def test_a_model_on_which_a_library_panics_is_refused_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its worker ended with all other models, and the next one began with it again."""
+
+    class PanicError(BaseException):
+        """As a library in Rust raises one: no Exception."""
+
+    loaded = bench.loader._loaded
+
+    def panicking(config: EngineConfig) -> Any:
+        if config.deployment == "b":
+            raise PanicError("a merge without its prefix")
+        return loaded(config)
+
+    monkeypatch.setattr(bench.loader, "_loaded", panicking)
+    bench.follow(A, B)
+    bench.settle()
+    assert bench.serving.deployments.keys() == {"a"}
+    assert bench.serving.unready["b"].reason == FAILED
+    assert not bench.loader.step(), "it is not tried again"
 
 
 def test_a_spec_that_cannot_be_read_changes_nothing(bench: Bench) -> None:
