@@ -105,7 +105,7 @@ class Pool:
         except OSError as error:
             raise UnreachableError("The engine closed the connection before it answered.") from error
         if status != 200:
-            raise faults.refusal_of(status, await _words(connection))
+            raise faults.refusal_of(status, faults.words(await _words(connection)))
 
     def finish(self, connection: Connection) -> None:
         """Keep the connection of an answer that was read up to its end mark; nobody waits for what follows it."""

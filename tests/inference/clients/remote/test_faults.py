@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
+from inference.clients.remote.faults import DeniedError
 from inference.clients.remote.pool import pool_of
 from inference.errors import InvalidRequestError, OverloadedError, UnreachableError
 from inference.types import Delta, FinishReason, Lost, NothingRan, Started, Usage
@@ -354,7 +355,7 @@ async def test_an_error_event_before_the_first_token_refuses_the_request(remote)
     assert await engine.usage_of(request.id) == Lost(), "it may have computed the prompt"
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
+@pytest.mark.parametrize("status", [400, 409, 413, 415, 422, 431, 451])
 async def test_4xx_is_the_requests_fault_and_says_why(remote, status):
     engine, _ = await remote(status=status, body=json.dumps({"error": {"message": "bad stop"}}).encode())
     request = chat("a")
@@ -376,7 +377,7 @@ async def test_429_and_503_mean_busy(remote, status, code):
     assert len(upstream.bodies("/v1/chat/completions")) == 1  # nothing is sent a second time
 
 
-@pytest.mark.parametrize("status", [500, 502, 504])
+@pytest.mark.parametrize("status", [424, 500, 502, 504])
 async def test_5xx_leaves_open_what_ran(remote, status):
     engine, upstream = await remote(status=status, body=b"/srv/secret/path")
     request = chat("a")
@@ -392,6 +393,20 @@ async def test_a_deployment_that_is_set_up_wrongly_is_not_the_clients_fault(remo
     error = await fails(engine, chat("a"), OverloadedError)
     assert error.code == "engine_unavailable"
     assert "sk-123" not in error.message
+
+
+@pytest.mark.parametrize("status", [402, 406, 410, 418, 423])
+async def test_what_is_the_operators_business_with_the_server_is_not_told_to_the_client(remote, status):
+    """It was a 400 of the client's own that named the operator's account."""
+    engine, upstream = await remote(
+        status=status, body=b'{"error": {"message": "no credits left on account acme-prod"}}'
+    )
+    request = chat("a")
+    error = await fails(engine, request, DeniedError)
+    assert error.code == "engine_unavailable"
+    assert "acme" not in error.message
+    assert await engine.usage_of(request.id) == NothingRan()
+    assert len(upstream.bodies("/v1/chat/completions")) == 1
 
 
 async def test_a_refusal_whose_client_leaves_before_its_last_word_costs_nothing(remote):
