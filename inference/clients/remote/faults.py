@@ -15,6 +15,8 @@ _SET_UP = frozenset({401, 403, 404, 405, 407})  # the deployment is set up wrong
 _BUSY = frozenset({408, 425, 429, 503})
 _FAILED = 424  # what TGI says of a generation that failed
 
+_BAD_REQUEST = ("BadRequestError", "invalid_request_error")  # types of an error
+
 # What servers say of a prompt that is too long, alone or with its answer.
 _TOO_LONG = (
     "context length",
@@ -52,6 +54,16 @@ class DeniedError(EngineError):
     code = "engine_unavailable"
 
 
+class UnclearError(OverloadedError):
+    """The server gave a request up and doesn't say whose fault that is. It may have read it.
+
+    Neither its client is told that it did wrong, nor is it held against the endpoint: else requests that a server can't
+    take would keep it from everybody.
+    """
+
+    code = "engine_unavailable"
+
+
 def refusal_of(status: int, message: str) -> EngineError:
     """Return the error for an answer with this status, and the server's `message`, instead of a stream or result.
 
@@ -69,6 +81,17 @@ def refusal_of(status: int, message: str) -> EngineError:
     if status in _SET_UP or status < 400:
         return SetUpError("The engine can't be used as it is set up.")
     return DeniedError("The engine takes no requests now.")
+
+
+def refusal_in(error: Any) -> EngineError | None:
+    """Return the error for what a stream says instead of an answer; None where it doesn't say whose fault that is."""
+    status = _status_in(error)
+    return refusal_of(status, message_in(error)) if status else None
+
+
+def failed() -> UnreachableError:
+    """Return the error for a server that failed, as far as is known."""
+    return UnreachableError("The engine failed before it began to answer.", code=FAILED.code)
 
 
 def not_connected() -> OverloadedError:
@@ -90,3 +113,14 @@ def message_in(answer: Any) -> str:
         if isinstance(answer, dict) and name in answer:
             answer = answer[name]
     return answer[:_LONGEST] if isinstance(answer, str) else ""
+
+
+def _status_in(error: Any) -> int:
+    """Return the status that an error's JSON names, 0 for none."""
+    if not isinstance(error, dict):
+        return 0
+    for name in ("code", "status"):
+        status = error.get(name)
+        if isinstance(status, int) and 400 <= status < 600:
+            return status
+    return 400 if error.get("type") in _BAD_REQUEST else 0

@@ -278,11 +278,11 @@ class RemoteRun:
         return self._ended()
 
     def _open(self, first: Arrival) -> None:
-        """Note what the first event says of the prompt; raise `UnreachableError` where that is a failure."""
+        """Note what the first event says of the prompt; raise `EngineError` where it says why there is no answer."""
         if isinstance(first, Texts):
             return
         if first.error is not None:
-            raise UnreachableError("The engine failed before it began to answer.", code=faults.FAILED.code)
+            raise self._dialect.refusal(first.error, first.error_type)
         self._report(first)
 
     def _begun(self) -> Started:

@@ -246,6 +246,30 @@ async def test_a_server_that_asks_its_operator_for_money_is_kept_out_until_it_ta
         assert at.breaker.state == "open"
 
 
+@pytest.mark.parametrize(
+    ("dialect", "error", "answered", "code"),
+    [
+        ("sglang", {"error": {"message": "no such grammar", "code": 400}}, 400, "invalid_request"),
+        ("tgi", {"error": "Input validation error: no", "error_type": "validation"}, 400, "invalid_request"),
+        ("tgi", {"error": {"message": "Model is overloaded", "http_status_code": 422}}, 503, "engine_overloaded"),
+        ("vllm", {"error": {"message": "it may be anything", "code": 400}}, 503, "engine_unavailable"),
+    ],
+)
+async def test_requests_that_a_server_refuses_in_its_stream_take_it_from_nobody_else(
+    stand, dialect, error, answered, code
+):
+    """Three of them opened the breaker of a server that is well."""
+    async with stand(dialect) as at:
+        body = b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n"
+        at.upstream.plans = [Plan(body=body, headers={"content-type": "text/event-stream"})] * FAILURES
+        for _ in range(FAILURES):
+            assert_error(await at.chat().finished(), answered, code)
+        assert at.breaker.state == "closed"
+        assert (await at.chat().finished()).status == 200
+        await settled(at.runtime)
+        assert await in_database(lambda: Wallet.objects.filter(held__gt=0).count()) == 0
+
+
 async def test_fields_that_the_server_does_not_know_are_named(stand):
     async with stand("tgi") as at:
         answer = await at.chat(top_k=5).finished()

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from inference.clients.remote import faults
 from inference.clients.remote.faults import AskError
 from inference.clients.remote.messages import api_messages, api_tools, prompt_texts
 from inference.clients.remote.tokens import Count, estimated, number
 from inference.clients.remote.usage import Report
-from inference.errors import InvalidRequestError
+from inference.errors import EngineError, InvalidRequestError
 from inference.tools import ToolMode
 from inference.types import GenerationRequest, Guidance, GuidanceKind, SamplingParams, Tokens
 from inference.validation import check_guidance
@@ -210,6 +211,12 @@ class Dialect:
             completion=number(usage.get("completion_tokens")),
             reasoning=number(details.get("reasoning_tokens")) if isinstance(details, dict) else None,
         )
+
+    def refusal(self, error: Any, kind: Any) -> EngineError:
+        """Return what an `error` means that a stream says instead of an answer, after a status of 200; `kind` is what
+        some say beside it.
+        """
+        return faults.refusal_in(error) or faults.failed()
 
     # -- what is asked beside the requests --------------------------------------------------------------------------
 

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from inference.clients.remote import faults
 from inference.clients.remote.dialects.base import Ask, Dialect, alternatives, schema_of
 from inference.clients.remote.tokens import Count, number
+from inference.errors import EngineError
 from inference.types import GenerationRequest, Guidance, GuidanceKind
+
+_OVERLOADED = "overloaded"
+_INVALID = ("validation", "template_error", "missing_template_variable", "tool_error")
+_KINDS = {
+    "Model is overloaded": _OVERLOADED,
+    "Input validation error": "validation",
+    "Template error": "template_error",
+    "Missing template va": "missing_template_variable",  # the word is misspelt there
+    "Tool error": "tool_error",
+}
 
 
 class TGI(Dialect):
@@ -41,6 +53,14 @@ class TGI(Dialect):
     def seed(self, seed: int) -> int:
         """TGI takes all 64 bits as they are."""
         return seed
+
+    def refusal(self, error: Any, kind: Any) -> EngineError:
+        """TGI says what kind of error it is; or 422 of every one, whose kind is then told by how its message begins."""
+        message = faults.message_in(error)
+        kind = kind or next((name for begin, name in _KINDS.items() if message.startswith(begin)), None)
+        if kind in _INVALID:
+            return faults.refusal_of(422, message)
+        return faults.refusal_of(429, message) if kind == _OVERLOADED else faults.failed()
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Ask ``/chat_tokenize``, which applies the chat template."""

@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from inference.clients.remote.faults import DeniedError
+from inference.clients.remote.faults import DeniedError, UnclearError
 from inference.clients.remote.pool import pool_of
 from inference.errors import InvalidRequestError, OverloadedError, UnreachableError
 from inference.types import Delta, FinishReason, Lost, NothingRan, Started, Usage
@@ -353,6 +353,76 @@ async def test_an_error_event_before_the_first_token_refuses_the_request(remote)
     request = chat("a")
     assert (await fails(engine, request, UnreachableError)).code == "row_failed"
     assert await engine.usage_of(request.id) == Lost(), "it may have computed the prompt"
+
+
+def says(error, **more):
+    """The body of an answer whose first event is this error."""
+    return b"data: " + json.dumps({"error": error} | more).encode() + b"\n\ndata: [DONE]\n\n"
+
+
+TOO_LONG = {"object": "error", "message": "longer than the model's context length (8192).", "type": "BadRequestError"}
+TGI_TOO_LONG = "Input validation error: `inputs` must have less than 3000 tokens. Given: 3500"
+LLAMACPP_TOO_LONG = (
+    b'error: {"code":400,"message":"the request exceeds the available context size","type":"invalid_request_error"}\n\n'
+)
+INVALID = [
+    ("sglang", says(TOO_LONG | {"code": 400}), "context_length_exceeded"),
+    ("sglang", says({"message": "no such grammar", "type": "BadRequestError"}), "invalid_request"),
+    ("generic", says({"message": "no such tool", "type": "invalid_request_error", "code": None}), "invalid_request"),
+    ("generic", says({"message": "no such tool", "status": 422}), "invalid_request"),
+    ("tgi", says(TGI_TOO_LONG, error_type="validation"), "context_length_exceeded"),
+    ("tgi", says({"message": TGI_TOO_LONG, "http_status_code": 422}), "context_length_exceeded"),
+    ("tgi", says("Template error: no such role", error_type="template_error"), "invalid_request"),
+    ("tgi", says({"message": "Tool error: no such tool", "http_status_code": 422}), "invalid_request"),
+    ("llamacpp", LLAMACPP_TOO_LONG, "context_length_exceeded"),
+]
+OTHERS = [
+    ("tgi", says("Model is overloaded", error_type="overloaded"), OverloadedError, "engine_overloaded"),
+    ("tgi", says({"message": "Model is overloaded", "http_status_code": 422}), OverloadedError, "engine_overloaded"),
+    ("tgi", says("CUDA error", error_type="generation"), UnreachableError, "row_failed"),
+    (
+        "tgi",
+        says({"message": "Request failed during generation: CUDA error", "http_status_code": 422}),
+        UnreachableError,
+        "row_failed",
+    ),
+    ("tgi", says("CUDA error", error_type={"a": 1}), UnreachableError, "row_failed"),
+    ("sglang", says({"message": "aborted", "code": 503}), OverloadedError, "engine_overloaded"),
+    ("sglang", says({"message": "CUDA error", "code": 500}), UnreachableError, "engine_unreachable"),
+    ("generic", says({"message": "no credits on account CUDA", "code": 402}), DeniedError, "engine_unavailable"),
+    ("generic", says({"message": "wrong key CUDA", "code": 401}), OverloadedError, "engine_unavailable"),
+    ("generic", says({"message": "CUDA error", "code": "oops", "type": ["x"]}), UnreachableError, "row_failed"),
+    ("generic", says("CUDA error"), UnreachableError, "row_failed"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "body", "code"), INVALID)
+async def test_a_stream_that_begins_with_the_requests_fault_refuses_it_and_says_why(remote, dialect, body, code):
+    """Several servers answer 200 before they look at a request, and a 503 said that they had failed."""
+    engine, upstream = await remote(dialect, body=body)
+    request = chat("a")
+    error = await fails(engine, request, InvalidRequestError)
+    assert error.code == code
+    assert error.message in body.decode()
+    assert await engine.usage_of(request.id) == NothingRan()
+    assert len(upstream.bodies("/v1/chat/completions")) == 1
+
+
+@pytest.mark.parametrize(("dialect", "body", "kind", "code"), OTHERS)
+async def test_a_stream_that_begins_with_any_other_error_is_no_fault_of_the_request(remote, dialect, body, kind, code):
+    engine, _ = await remote(dialect, body=body)
+    error = await fails(engine, chat("a"), kind)
+    assert error.code == code
+    assert "CUDA" not in error.message
+
+
+async def test_a_stream_of_vllms_that_begins_with_400_leaves_open_whose_fault_it_is(remote):
+    """It says so of everything: nobody is told of it, and what ran isn't known."""
+    engine, _ = await remote("vllm", body=says({"message": "CUDA error", "type": "BadRequestError", "code": 400}))
+    request = chat("a")
+    error = await fails(engine, request, UnclearError)
+    assert "CUDA" not in error.message
+    assert await engine.usage_of(request.id) == Lost()
 
 
 @pytest.mark.parametrize("status", [400, 409, 413, 415, 422, 431, 451])
