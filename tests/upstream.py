@@ -62,6 +62,8 @@ class Upstream:
         self.plans: list[Plan] = []  # the next ones, before `plan`
         self.model = MODEL
         self.context = 8192
+        self.most_input: int | None = None  # what TGI says of them
+        self.most_stops: int | None = None
         self.version = "0.11.2"
         self.version_at = "/version"
         self.key = ""  # asked for when set
@@ -127,7 +129,8 @@ class Upstream:
             case "/get_server_info", "sglang":
                 return web.json_response({"version": self.version})
             case "/info", "tgi":
-                return web.json_response({"max_total_tokens": self.context})
+                limits = {"max_input_tokens": self.most_input, "max_stop_sequences": self.most_stops}
+                return web.json_response({"max_total_tokens": self.context} | limits)
             case "/props", "llamacpp":
                 return web.json_response({"default_generation_settings": {"n_ctx": self.context}})
             case "/v1/embeddings", _:

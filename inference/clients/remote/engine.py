@@ -89,6 +89,7 @@ class RemoteEngine:
         self._dialect.check(request.sampling)
         self._dialect.check_prompt(request)
         self._check_images(request)
+        self._check_stops(request)
         count = await self._count(request)
         prepared = Prepared(request, count.tokens, self._most_output(request, count, info), exact=count.is_exact)
         now = time.monotonic()
@@ -284,12 +285,22 @@ class RemoteEngine:
             message = "This model takes images as data: URLs only."
             raise InvalidRequestError(message, code="images_not_supported", param="messages")
 
+    def _check_stops(self, request: GenerationRequest) -> None:
+        """Raise `InvalidRequestError` for more stop sequences than the model's server takes."""
+        most = self._probe.limits.stops
+        if most is not None and len(request.sampling.stop) > most:
+            message = f"'stop': the engine of this model takes {most} stop sequences at most."
+            raise InvalidRequestError(message, code="invalid_value", param="stop")
+
     def _most_output(self, request: GenerationRequest, count: Count, info: EngineInfo) -> int:
         if request.kind is not Kind.CHAT:
             return 0
         room = info.max_context - count.least
         if room < 1:
             message = f"The prompt has {count.least} tokens, the context of the model {info.max_context}."
+            raise InvalidRequestError(message, code="context_length_exceeded", param="messages")
+        if count.least > info.max_input:
+            message = f"The prompt has {count.least} tokens, and this model takes {info.max_input}."
             raise InvalidRequestError(message, code="context_length_exceeded", param="messages")
         wanted = request.sampling.max_tokens
         return min(self._options.max_output if wanted is None else wanted, self._options.max_output, room)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from inference.clients.remote.dialects.base import Ask, Dialect, ModelMissingError
+from inference.clients.remote.dialects.base import Ask, Dialect, Limits, ModelMissingError
 from inference.clients.remote.faults import AskError, SetUpError
 from inference.clients.remote.options import RemoteOptions
 from inference.types import EngineInfo, Feature, GuidanceKind, Kind
@@ -26,12 +26,13 @@ class Probe:
     Most looks ask only whether the server is well. What it is (its model, context and version) is asked at the first,
     once a minute, and after whatever may have been a restart: what answers now may be another server.
 
-    `info` is what it is served with, None before the first success; `reason` is why it takes no work now, "" when it
-    does, and `detail` adds for operators what clients are not told.
+    `info` is what it is served with, None before the first success, and `limits` what its server says of that;
+    `reason` is why it takes no work now, "" when it does, and `detail` adds for operators what clients are not told.
     """
 
     def __init__(self, deployment: str, dialect: Dialect, options: RemoteOptions, ask: Ask) -> None:
         self.info: EngineInfo | None = None
+        self.limits = Limits()
         self.reason = "not reached yet"
         self.detail = ""
         self._deployment = deployment
@@ -121,25 +122,26 @@ class Probe:
         options = self._options
         try:
             await self._ask_probe()
-            context = await self._context()
+            limits = await self._limits()
             old = "" if options.shared_prefixes else await self._dialect.too_old(self._ask)
         except ModelMissingError as error:
             raise _UnfitError(str(error)) from error
         if old:
             raise _UnfitError(old)
-        served = min(filter(None, (context, options.max_context)), default=0)
+        served = min(filter(None, (limits.context, options.max_context)), default=0)
         if not served:
             raise _UnfitError("the server doesn't say the model's context: set max_context")
+        self.limits = limits
         self.info = self._info(served)
         self._meets_at = asyncio.get_running_loop().time() + MEET_SECONDS
 
-    async def _context(self) -> int | None:
-        """Return the context that the server says; one that can't say it may serve all the same where that is given."""
+    async def _limits(self) -> Limits:
+        """Return what the server says; one that can't say it may serve all the same where its context is given."""
         try:
-            return await self._dialect.context(self._ask, self._options.model)
+            return await self._dialect.limits(self._ask, self._options.model)
         except AskError as error:
             if error.status and self._options.max_context and self._options.probe:
-                return None
+                return Limits()
             raise
 
     def _info(self, context: int) -> EngineInfo:
@@ -152,7 +154,7 @@ class Probe:
             model=options.model,
             kinds=frozenset(Kind(kind) for kind in options.kinds),
             max_context=context,
-            max_input=context,
+            max_input=min(context, self.limits.prompt or context),
             vector_width=self._width,
             can_extend=False,
             shares_prefixes=is_shared,

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -32,6 +33,17 @@ _GUIDED = {
     GuidanceKind.LARK: "a grammar in Lark",
 }
 _MOST_COUNTED = 16  # inputs of one embedding request that are counted one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server says that it takes: tokens of prompt and output together, of the prompt, and stop sequences; None
+    for what it doesn't say.
+    """
+
+    context: int | None = None
+    prompt: int | None = None
+    stops: int | None = None
 
 
 class Dialect:
@@ -259,8 +271,8 @@ class Dialect:
                 return Count(total, total)
         return estimated(texts, template=False).plus(known)
 
-    async def context(self, ask: Ask, model: str) -> int | None:
-        """Return the context that the server serves `model` with, None where it doesn't say.
+    async def limits(self, ask: Ask, model: str) -> Limits:
+        """Return what the server serves `model` with.
 
         Raise `ModelMissingError` when the server lists its models and this one is missing.
         """
@@ -268,9 +280,9 @@ class Dialect:
         entries = listed.get("data") if isinstance(listed, dict) else None
         for entry in entries if isinstance(entries, list) else []:
             if isinstance(entry, dict) and entry.get("id") == model:
-                return number(entry.get("max_model_len"))
+                return Limits(number(entry.get("max_model_len")))
         if not self.lists_models:
-            return None
+            return Limits()
         raise ModelMissingError(f"the server doesn't list the model {model!r} at /v1/models")
 
     async def too_old(self, ask: Ask) -> str:

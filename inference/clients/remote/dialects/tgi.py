@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inference.clients.remote import faults
-from inference.clients.remote.dialects.base import Ask, Dialect, alternatives, schema_of
+from inference.clients.remote.dialects.base import Ask, Dialect, Limits, alternatives, schema_of
 from inference.clients.remote.tokens import Count, number
 from inference.errors import EngineError
 from inference.types import GenerationRequest, Guidance, GuidanceKind
@@ -71,7 +71,10 @@ class TGI(Dialect):
             return await super().count_chat(ask, request, model)
         return Count(len(tokens), len(tokens))
 
-    async def context(self, ask: Ask, model: str) -> int | None:
-        """TGI serves one model whatever a request calls it, and says its context at ``/info``."""
+    async def limits(self, ask: Ask, model: str) -> Limits:
+        """TGI serves one model whatever a request calls it, and says its limits at ``/info``."""
         answer = await ask("/info")
-        return number(answer.get("max_total_tokens")) if isinstance(answer, dict) else None
+        if not isinstance(answer, dict):
+            return Limits()
+        names = ("max_total_tokens", "max_input_tokens", "max_stop_sequences")
+        return Limits(*(number(answer.get(name)) for name in names))

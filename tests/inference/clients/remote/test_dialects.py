@@ -88,6 +88,26 @@ async def test_tgi_gets_no_top_p_of_one(remote):
     assert (await body_of(remote, "tgi", chat("a", top_p=0.5)))["top_p"] == 0.5
 
 
+async def test_what_tgi_says_that_it_takes_is_refused_by_name_before_it_is_sent(remote):
+    """Else it answers 200 and then an error."""
+    engine, upstream = await remote("tgi")
+    assert engine.info.max_input == engine.info.max_context == 8192
+    await run(engine, chat("a", stop=tuple("123456")))
+    upstream.most_input, upstream.most_stops = 100, 4
+    engine, _ = await remote("tgi", at=upstream)
+    assert (engine.info.max_input, engine.info.max_context) == (100, 8192)
+    await run(engine, chat("a " * 90, stop=tuple("1234")))
+    sent = len(upstream.bodies(CHAT))
+    for request, code, param in [
+        (chat("a", stop=tuple("12345")), "invalid_value", "stop"),
+        (chat("a " * 100), "context_length_exceeded", "messages"),
+    ]:
+        with pytest.raises(InvalidRequestError) as caught:
+            await engine.prepare(request)
+        assert (caught.value.code, caught.value.param) == (code, param)
+    assert len(upstream.bodies(CHAT)) == sent
+
+
 @pytest.mark.parametrize(
     ("dialect", "unknown"), [("tgi", "top_k"), ("generic", "min_p"), ("llamacpp", "stop_token_ids")]
 )
