@@ -68,6 +68,7 @@ class Upstream:
         self.version_at = "/version"
         self.key = ""  # asked for when set
         self.is_well = True
+        self.silent_at: set[str] = set()  # paths at which nothing is answered
         self.tokenizes = True
         self.tokenizer_hangs = False
         self._vocabulary: list[str] = []
@@ -115,6 +116,8 @@ class Upstream:
             self.connections.add(request.transport.get_extra_info("peername"))
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return web.json_response({"error": {"message": "no such key"}}, status=401)
+        if request.path in self.silent_at:
+            await self.released.wait()
         if request.path == self.version_at:
             return web.json_response({"version": self.version})
         match request.path, self.dialect:

@@ -135,7 +135,7 @@ class Pool:
                 self.cut(connection)  # after an error some servers close it without saying so
                 raise
         except TimeoutError:
-            raise AskError(0, path, reason=f"no answer within {ASK_SECONDS:.0f} s") from None
+            raise AskError(0, path, reason=f"no answer to {path} within {ASK_SECONDS:.0f} s") from None
         except OSError as error:
             raise AskError(0, path, reason=str(error) or type(error).__name__) from error
         self.finish(connection)

@@ -155,6 +155,60 @@ async def test_another_context_is_noticed(remote, port, monkeypatch):
     await until(is_noticed, 5)
 
 
+BUSY = [("vllm", "/v1/models"), ("vllm", "/version"), ("sglang", "/get_server_info")]
+
+
+@pytest.fixture
+def _impatient(monkeypatch):
+    monkeypatch.setattr("inference.clients.remote.pool.ASK_SECONDS", 0.1)
+    monkeypatch.setattr("inference.clients.remote.probe.MEET_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(("dialect", "path"), BUSY)
+async def test_a_server_that_is_well_and_too_busy_to_say_what_it_is_goes_on(remote, dialect, path):
+    """It was taken from all tenants after two questions that it answered too late."""
+    engine, upstream = await remote(dialect)
+    upstream.silent_at = {path}
+    for _ in range(5):
+        await asked(upstream, path)
+        assert (await engine.health()).ready
+    assert f"no answer to {path}" in (await engine.health()).detail
+    assert end_of(await run(engine, chat("a b"))).reason is FinishReason.STOP
+    upstream.silent_at, upstream.model = set(), "another"  # what it says then counts at once
+    upstream.released.set()
+    assert (await becomes(engine, ready=False)).reason == "is not set up rightly"
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_server_that_never_says_again_what_it_is_is_believed_for_a_while_only(remote, monkeypatch):
+    monkeypatch.setattr("inference.clients.remote.probe.UNANSWERED_SECONDS", 0.5)
+    engine, upstream = await remote("vllm")
+    upstream.silent_at = {"/v1/models"}
+    await asked(upstream, "/v1/models")
+    assert (await engine.health()).ready
+    assert (await becomes(engine, ready=False)).reason == "does not answer"
+    for _ in range(3):
+        await asked(upstream, "/v1/models")
+        assert not (await engine.health()).ready
+    upstream.silent_at = set()
+    await becomes(engine, ready=True)
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_server_that_came_back_has_to_say_what_it_is(remote):
+    """It may be another one, however well."""
+    engine, upstream = await remote("vllm")
+    upstream.is_well = False
+    await becomes(engine, ready=False)
+    upstream.silent_at, upstream.is_well = {"/v1/models"}, True
+    for _ in range(3):
+        await asked(upstream, "/v1/models")
+        assert not (await engine.health()).ready
+    upstream.silent_at = set()
+    await becomes(engine, ready=True)
+
+
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
 async def test_a_version_that_nobody_answers_for_is_not_taken_for_a_new_one(dialect):
     """A server that has no path for it is new, one that is just gone may be any."""
