@@ -248,14 +248,26 @@ class RemoteEngine:
         is_chat = request.kind is Kind.CHAT
         count = self._dialect.count_chat if is_chat else self._dialect.count_inputs
         prompt = request.prompt
+        is_asked = False
+
+        async def ask(path: str, body: dict[str, Any] | None = None) -> Any:
+            nonlocal is_asked
+            is_asked = True
+            return await self._ask(path, body)
+
         try:
             if prompt is not None:
-                return await self._dialect.count_prompt(self._ask, prompt, self._options.model)
-            return await count(self._ask, request, self._options.model)
+                counted = await self._dialect.count_prompt(ask, prompt, self._options.model)
+            else:
+                counted = await count(ask, request, self._options.model)
         except AskError as error:
             if error.status in _REQUESTS_FAULT:
                 raise error.refusal from error
             self._probe.note_uncounted(str(error))
+        else:
+            if is_asked:  # else it says nothing of the server that this one could be counted
+                self._probe.note_uncounted("")
+            return counted
         if isinstance(prompt, str):
             return estimated([prompt], template=False)
         if is_chat:

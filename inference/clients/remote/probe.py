@@ -12,6 +12,7 @@ from inference.types import EngineInfo, Feature, GuidanceKind, Kind
 
 READY_SECONDS = 5.0  # between two looks at a server that is ready
 UNREADY_SECONDS = 1.0
+WARN_SECONDS = 60.0  # between two warnings that prompts are estimated
 MEET_SECONDS = 60.0  # after which a server that never failed is asked all of it again
 UNANSWERED_SECONDS = 60.0  # for which a server that is well may leave unanswered what it is, as a busy one does
 MOST_FAILED = 2  # looks in a row that fail before a ready server counts as gone
@@ -43,6 +44,7 @@ class Probe:
         self._ask = ask
         self._width = options.vector_width
         self._uncounted = ""
+        self._warns_at = 0.0  # on the loop's clock
         self._failed = 0
         self._is_doubted = False  # whether another server may answer than the one that was met
         self._meets_at = 0.0  # on the loop's clock
@@ -66,9 +68,13 @@ class Probe:
             self.info = self._info(self.info.max_context)
 
     def note_uncounted(self, reason: str) -> None:
-        """Note why a prompt had to be estimated."""
-        if not self._uncounted:
+        """Note why a prompt had to be estimated; "" once the server counts again."""
+        if reason == self._uncounted:
+            return
+        now = asyncio.get_running_loop().time()
+        if reason and now >= self._warns_at:  # one that counts now and then would fill the log
             log.warning("deployment %s: prompts are estimated: %s", self._deployment, reason)
+            self._warns_at = now + WARN_SECONDS
         self._uncounted = reason
         if self.info is not None:
             self.info = self._info(self.info.max_context)

@@ -249,6 +249,23 @@ async def test_a_tokenizer_that_fails_costs_exactness_only(remote):
     assert "estimated" in engine.info.details["prompts"]
 
 
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llamacpp"])
+async def test_a_tokenizer_that_counts_again_is_said_to(remote, dialect, caplog):
+    """Operators were told for ever that prompts are estimated."""
+    engine, upstream = await remote(dialect)
+    before = engine.info.details["prompts"]
+    for _ in range(3):
+        upstream.tokenizes = False
+        await engine.prepare(chat("a"))
+        if dialect == "vllm":
+            await engine.prepare(replace(chat(""), messages=(), prompt=(1, 2)))  # counted without the server
+        assert engine.info.details["prompts"].startswith("estimated: ")
+        upstream.tokenizes = True
+        await engine.prepare(chat("a"))
+        assert engine.info.details["prompts"] == before
+    assert caplog.text.count("prompts are estimated") == 1
+
+
 async def test_what_a_template_says_by_itself_is_paid_for(remote):
     """SmolLM2's template adds a system message of some twenty tokens: `transformers serve` counts 40 for 36 bytes."""
     engine, _ = await remote("generic", usage={"prompt_tokens": 40, "completion_tokens": 1})
