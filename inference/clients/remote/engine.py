@@ -143,7 +143,7 @@ class RemoteEngine:
                     if isinstance(event, Finished):
                         end = event
                         if event.error is not None:
-                            self._look_soon(event.error)
+                            self._look_soon(run, event.error)
                         break
                     if isinstance(event, Vector) and request.kind is Kind.EMBEDDING:
                         self._probe.learn_width(len(event.data) // 4)
@@ -152,7 +152,7 @@ class RemoteEngine:
             end = run.end(FinishReason.CANCELLED)
         except EngineError as error:
             has_run = isinstance(error, UnreachableError | UnclearError)
-            self._look_soon(error)
+            self._look_soon(run, error)
             raise
         finally:
             # Without an end the iterator was closed, its task cancelled, or the server took nothing.
@@ -224,9 +224,9 @@ class RemoteEngine:
             raise DrainingError("The engine is about to be closed.")
         return likely
 
-    def _look_soon(self, failure: EngineError | EngineFault) -> None:
-        """Have the probe look at the server, unless the request itself was at fault."""
-        if not isinstance(failure, InvalidRequestError):
+    def _look_soon(self, run: RemoteRun, failure: EngineError | EngineFault) -> None:
+        """Have the probe look at the server, unless the request itself was at fault, or was refused here."""
+        if run.has_place and not isinstance(failure, InvalidRequestError):
             self._probe.look_soon(is_doubted=failure.code != OverloadedError.code)  # what is only busy is what it was
 
     def _note(self, request_id: str, evidence: Evidence) -> None:

@@ -102,6 +102,7 @@ class RemoteRun:
         self._garbage: GarbageError | None = None  # what followed the last events
         self._is_cancelled = False
         self._was_sent = False
+        self.has_place = False  # before which nothing that befalls it is the server's doing
         self.has_begun = False  # whether the answer's first event has come
         self._reason: str | None = None
         self._stop: str | int | None = None
@@ -185,6 +186,7 @@ class RemoteRun:
         if not places.take_free(self._ticket):
             async with self._cancellable():
                 await places.take(self._ticket, self._options.queue_seconds)
+        self.has_place = True
         self._sent_at = time.monotonic()
         places.served(self._ticket, Usage(input=self._prepared.prompt_tokens))
 

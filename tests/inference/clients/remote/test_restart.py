@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
@@ -141,6 +142,33 @@ async def test_a_server_that_refuses_one_request_and_is_what_it_was_goes_on(remo
     await asked(upstream, "/health")
     assert (await engine.health()).ready
     assert end_of(await run(engine, chat("a"))).reason is FinishReason.STOP
+
+
+async def test_requests_that_are_refused_here_say_nothing_of_the_server(remote, port, monkeypatch):
+    """One tenant whose queue is full had it looked at and met anew, again and again."""
+    monkeypatch.setattr("inference.clients.remote.probe.READY_SECONDS", 3600.0)
+    upstream = await port.serve()
+    upstream.plan = Plan(stall_at=2)
+    options = {"concurrency": 1, "queue": 2, "queue_seconds": 0.3}
+    engine, _ = await remote(at=upstream, options=options)
+    running = asyncio.create_task(run(engine, chat("a b c")))
+    await upstream.until(lambda: upstream.running)
+    waiting = asyncio.create_task(run(engine, chat("a b c")))
+
+    async def is_waiting():
+        return engine._pool.places.waiting == 1
+
+    await until(is_waiting, 5)
+    upstream.seen.clear()
+    with pytest.raises(OverloadedError) as caught:
+        await run(engine, chat("x"))
+    assert caught.value.code == "tenant_queue_full"
+    with pytest.raises(OverloadedError, match="no place"):
+        await waiting
+    await asyncio.sleep(0.15)  # longer than the probe gathers failures before it looks
+    assert {path for path, _ in upstream.seen} == {"/tokenize"}
+    upstream.released.set()
+    await running
 
 
 async def test_another_context_is_noticed(remote, port, monkeypatch):
