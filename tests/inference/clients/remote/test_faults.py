@@ -293,6 +293,42 @@ async def test_a_server_that_goes_on_beyond_max_tokens_is_cut_off(remote):
     await upstream.until(lambda: request.id in upstream.aborted)
 
 
+def adds(text, reason=None):
+    """An event that adds `text`."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": reason}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+STREAM = {"content-type": "text/event-stream"}
+MORE = b"".join(adds(f" w{number}") for number in range(20_000))
+
+
+@pytest.mark.parametrize("more", [MORE, adds(" w"), adds("", "stop") + MORE], ids=["many", "one", "a second end"])
+async def test_what_follows_the_end_of_an_answer_is_neither_delivered_nor_charged(remote, more):
+    """All of it was delivered, and charged was what had been asked for."""
+    engine, _ = await remote("generic", body=adds("a") + adds(" b", "stop") + more, headers=STREAM)
+    events = await run(engine, chat("x", max_tokens=5))
+    finished = end_of(events)
+    assert text_of(events) == "a b"
+    assert (finished.reason, finished.usage.completion, finished.is_estimate) == (FinishReason.STOP, 2, True)
+    assert not engine._pool._busy
+
+
+async def test_a_server_that_goes_on_beyond_max_tokens_delivers_one_event_more(remote):
+    """However much of it arrives together."""
+    engine, _ = await remote("generic", body=adds("a") + MORE, headers=STREAM)
+    events = await run(engine, chat("x", max_tokens=5))
+    assert text_of(events) == "a w0 w1 w2 w3 w4"
+    assert (end_of(events).reason, end_of(events).usage.completion) == (FinishReason.LENGTH, 5)
+
+
+async def test_an_event_that_adds_nothing_may_follow_the_end_of_an_answer(remote):
+    body = adds("a", "stop") + adds("") + adds("", "stop") + b"data: [DONE]\n\n"
+    engine, _ = await remote("generic", body=body, headers=STREAM)
+    events = await run(engine, chat("x"))
+    assert (text_of(events), end_of(events).reason) == ("a", FinishReason.STOP)
+
+
 @pytest.mark.parametrize("dialect", ["vllm", "generic"])
 async def test_connections_are_kept_from_one_answer_to_the_next(remote, dialect):
     engine, upstream = await remote(dialect, ends_late=True)
