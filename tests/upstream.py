@@ -62,10 +62,13 @@ class Upstream:
         self.plans: list[Plan] = []  # the next ones, before `plan`
         self.model = MODEL
         self.context = 8192
+        self.most_input: int | None = None  # what TGI says of them
+        self.most_stops: int | None = None
         self.version = "0.11.2"
         self.version_at = "/version"
         self.key = ""  # asked for when set
         self.is_well = True
+        self.silent_at: set[str] = set()  # paths at which nothing is answered
         self.tokenizes = True
         self.tokenizer_hangs = False
         self._vocabulary: list[str] = []
@@ -113,6 +116,8 @@ class Upstream:
             self.connections.add(request.transport.get_extra_info("peername"))
         if self.key and request.headers.get("authorization") != f"Bearer {self.key}":
             return web.json_response({"error": {"message": "no such key"}}, status=401)
+        if request.path in self.silent_at:
+            await self.released.wait()
         if request.path == self.version_at:
             return web.json_response({"version": self.version})
         match request.path, self.dialect:
@@ -127,7 +132,8 @@ class Upstream:
             case "/get_server_info", "sglang":
                 return web.json_response({"version": self.version})
             case "/info", "tgi":
-                return web.json_response({"max_total_tokens": self.context})
+                limits = {"max_input_tokens": self.most_input, "max_stop_sequences": self.most_stops}
+                return web.json_response({"max_total_tokens": self.context} | limits)
             case "/props", "llamacpp":
                 return web.json_response({"default_generation_settings": {"n_ctx": self.context}})
             case "/v1/embeddings", _:

@@ -21,7 +21,7 @@ from typing import Any
 
 from inference.clients.remote.dialects import DIALECTS
 from inference.clients.remote.dialects.base import salt_of
-from inference.clients.remote.faults import AskError
+from inference.clients.remote.faults import AskError, UnclearError
 from inference.clients.remote.messages import prompt_texts
 from inference.clients.remote.options import RemoteOptions, base_of
 from inference.clients.remote.pool import pool_of
@@ -89,6 +89,7 @@ class RemoteEngine:
         self._dialect.check(request.sampling)
         self._dialect.check_prompt(request)
         self._check_images(request)
+        self._check_stops(request)
         count = await self._count(request)
         prepared = Prepared(request, count.tokens, self._most_output(request, count, info), exact=count.is_exact)
         now = time.monotonic()
@@ -142,7 +143,7 @@ class RemoteEngine:
                     if isinstance(event, Finished):
                         end = event
                         if event.error is not None:
-                            self._look_soon(event.error)
+                            self._look_soon(run, event.error)
                         break
                     if isinstance(event, Vector) and request.kind is Kind.EMBEDDING:
                         self._probe.learn_width(len(event.data) // 4)
@@ -150,8 +151,8 @@ class RemoteEngine:
         except CancelledRunError:
             end = run.end(FinishReason.CANCELLED)
         except EngineError as error:
-            has_run = isinstance(error, UnreachableError)
-            self._look_soon(error)
+            has_run = isinstance(error, UnreachableError | UnclearError)
+            self._look_soon(run, error)
             raise
         finally:
             # Without an end the iterator was closed, its task cancelled, or the server took nothing.
@@ -223,9 +224,9 @@ class RemoteEngine:
             raise DrainingError("The engine is about to be closed.")
         return likely
 
-    def _look_soon(self, failure: EngineError | EngineFault) -> None:
-        """Have the probe look at the server, unless the request itself was at fault."""
-        if not isinstance(failure, InvalidRequestError):
+    def _look_soon(self, run: RemoteRun, failure: EngineError | EngineFault) -> None:
+        """Have the probe look at the server, unless the request itself was at fault, or was refused here."""
+        if run.has_place and not isinstance(failure, InvalidRequestError):
             self._probe.look_soon(is_doubted=failure.code != OverloadedError.code)  # what is only busy is what it was
 
     def _note(self, request_id: str, evidence: Evidence) -> None:
@@ -247,14 +248,26 @@ class RemoteEngine:
         is_chat = request.kind is Kind.CHAT
         count = self._dialect.count_chat if is_chat else self._dialect.count_inputs
         prompt = request.prompt
+        is_asked = False
+
+        async def ask(path: str, body: dict[str, Any] | None = None) -> Any:
+            nonlocal is_asked
+            is_asked = True
+            return await self._ask(path, body)
+
         try:
             if prompt is not None:
-                return await self._dialect.count_prompt(self._ask, prompt, self._options.model)
-            return await count(self._ask, request, self._options.model)
+                counted = await self._dialect.count_prompt(ask, prompt, self._options.model)
+            else:
+                counted = await count(ask, request, self._options.model)
         except AskError as error:
             if error.status in _REQUESTS_FAULT:
                 raise error.refusal from error
             self._probe.note_uncounted(str(error))
+        else:
+            if is_asked:  # else it says nothing of the server that this one could be counted
+                self._probe.note_uncounted("")
+            return counted
         if isinstance(prompt, str):
             return estimated([prompt], template=False)
         if is_chat:
@@ -284,12 +297,22 @@ class RemoteEngine:
             message = "This model takes images as data: URLs only."
             raise InvalidRequestError(message, code="images_not_supported", param="messages")
 
+    def _check_stops(self, request: GenerationRequest) -> None:
+        """Raise `InvalidRequestError` for more stop sequences than the model's server takes."""
+        most = self._probe.limits.stops
+        if most is not None and len(request.sampling.stop) > most:
+            message = f"'stop': the engine of this model takes {most} stop sequences at most."
+            raise InvalidRequestError(message, code="invalid_value", param="stop")
+
     def _most_output(self, request: GenerationRequest, count: Count, info: EngineInfo) -> int:
         if request.kind is not Kind.CHAT:
             return 0
         room = info.max_context - count.least
         if room < 1:
             message = f"The prompt has {count.least} tokens, the context of the model {info.max_context}."
+            raise InvalidRequestError(message, code="context_length_exceeded", param="messages")
+        if count.least > info.max_input:
+            message = f"The prompt has {count.least} tokens, and this model takes {info.max_input}."
             raise InvalidRequestError(message, code="context_length_exceeded", param="messages")
         wanted = request.sampling.max_tokens
         return min(self._options.max_output if wanted is None else wanted, self._options.max_output, room)

@@ -10,8 +10,22 @@ from inference.errors import EngineError, InvalidRequestError, OverloadedError, 
 from inference.types import EngineFault
 
 _LONGEST = 300  # characters of a server's own words
-_NOT_THE_REQUEST = frozenset({401, 403, 404, 405, 407})  # the deployment is set up wrongly: key, path or model
+_THE_REQUEST = frozenset({400, 409, 413, 415, 422, 431, 451})
+_SET_UP = frozenset({401, 403, 404, 405, 407})  # the deployment is set up wrongly: key, path or model
 _BUSY = frozenset({408, 425, 429, 503})
+_FAILED = 424  # what TGI says of a generation that failed
+
+_BAD_REQUEST = ("BadRequestError", "invalid_request_error")  # types of an error
+
+# What servers say of a prompt that is too long, alone or with its answer.
+_TOO_LONG = (
+    "context length",
+    "max_total_tokens",
+    "exceed_context_size",
+    "available context size",
+    "`inputs` must have less than",
+    "`inputs` tokens + `max_new_tokens` must be",
+)
 
 STOPPED = EngineFault("engine_stopped", "The engine stopped before the answer was complete.", retryable=True)
 SILENT = EngineFault("engine_unreachable", "The engine fell silent before the answer was complete.", retryable=True)
@@ -25,7 +39,7 @@ class AskError(Exception):
     def __init__(self, status: int, path: str, body: bytes = b"", reason: str = "") -> None:
         super().__init__(reason or f"{path} answers with status {status}")
         self.status = status
-        self.refusal: EngineError = refusal_of(status, body) if status else not_connected()
+        self.refusal: EngineError = refusal_of(status, words(body)) if status else not_connected()
 
 
 class SetUpError(OverloadedError):
@@ -34,20 +48,50 @@ class SetUpError(OverloadedError):
     code = "engine_unavailable"
 
 
-def refusal_of(status: int, body: bytes) -> EngineError:
-    """Return the error for an answer with this status instead of a stream or result.
+class DeniedError(EngineError):
+    """The server takes nothing for a reason of its operator's, such as credit that is used up there. Nothing ran."""
 
-    What a server says of a request that is wrong is passed on; whatever else it says may name its inside.
+    code = "engine_unavailable"
+
+
+class UnclearError(OverloadedError):
+    """The server gave a request up and doesn't say whose fault that is. It may have read it.
+
+    Neither its client is told that it did wrong, nor is it held against the endpoint: else requests that a server can't
+    take would keep it from everybody.
     """
-    if 400 <= status < 500 and status not in _NOT_THE_REQUEST | _BUSY:
-        message = _words(body) or "The engine refused the request."
-        is_too_long = "context length" in message or "max_total_tokens" in message or "exceed_context_size" in message
-        return InvalidRequestError(message, code="context_length_exceeded" if is_too_long else None)
+
+    code = "engine_unavailable"
+
+
+def refusal_of(status: int, message: str) -> EngineError:
+    """Return the error for an answer with this status, and the server's `message`, instead of a stream or result.
+
+    What a server says of a request that is wrong is passed on; whatever else it says may name its inside, or what its
+    operator has there.
+    """
+    if status in _THE_REQUEST:
+        is_too_long = any(sign in message for sign in _TOO_LONG)
+        code = "context_length_exceeded" if is_too_long else None
+        return InvalidRequestError(message or "The engine refused the request.", code=code)
     if status in _BUSY:
         return OverloadedError("The engine takes no more requests now.")
-    if status >= 500:
+    if status == _FAILED or status >= 500:
         return UnreachableError("The engine failed before it began to answer.")
-    return SetUpError("The engine can't be used as it is set up.")
+    if status in _SET_UP or status < 400:
+        return SetUpError("The engine can't be used as it is set up.")
+    return DeniedError("The engine takes no requests now.")
+
+
+def refusal_in(error: Any) -> EngineError | None:
+    """Return the error for what a stream says instead of an answer; None where it doesn't say whose fault that is."""
+    status = _status_in(error)
+    return refusal_of(status, message_in(error)) if status else None
+
+
+def failed() -> UnreachableError:
+    """Return the error for a server that failed, as far as is known."""
+    return UnreachableError("The engine failed before it began to answer.", code=FAILED.code)
 
 
 def not_connected() -> OverloadedError:
@@ -55,13 +99,28 @@ def not_connected() -> OverloadedError:
     return OverloadedError("The engine can't be reached.", code="engine_unreachable")
 
 
-def _words(body: bytes) -> str:
+def words(body: bytes) -> str:
     """Return the message of an error's JSON in any of its usual forms."""
     try:
-        answer: Any = msgspec.json.decode(body)
+        return message_in(msgspec.json.decode(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return ""
+
+
+def message_in(answer: Any) -> str:
+    """Return the message of an error as it was decoded."""
     for name in ("error", "message", "detail"):
         if isinstance(answer, dict) and name in answer:
             answer = answer[name]
     return answer[:_LONGEST] if isinstance(answer, str) else ""
+
+
+def _status_in(error: Any) -> int:
+    """Return the status that an error's JSON names, 0 for none."""
+    if not isinstance(error, dict):
+        return 0
+    for name in ("code", "status"):
+        status = error.get(name)
+        if isinstance(status, int) and 400 <= status < 600:
+            return status
+    return 400 if error.get("type") in _BAD_REQUEST else 0

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -27,8 +28,15 @@ KEEP_SECONDS = 3.0  # most servers close idle connections after 5: none is used 
 ASK_SECONDS = 4.0  # two questions in a row, to a tokenizer, within the gateway's patience for a prompt
 FINISH_SECONDS = 1.0  # for what follows the end mark of an answer: nothing, usually
 RACE_SECONDS = 0.25  # before the next of a name's addresses is tried beside the one that hasn't answered
+MOST_LOOK_UPS = 8  # of names at once, one of an endpoint at most
 MOST_ANSWER = 64 << 20  # bytes of an answer in one piece
 MOST_ERROR = 1 << 16
+
+# Threads of their own: a look-up can't be ended, and a name server that doesn't answer would take all of the loop's few
+# threads, in which whatever else the process connects to is looked up.
+_names = ThreadPoolExecutor(MOST_LOOK_UPS, thread_name_prefix="remote-names")
+
+Addresses = list[tuple[Any, ...]]  # as getaddrinfo returns them
 
 
 class Pool:
@@ -43,6 +51,7 @@ class Pool:
         self._idle: deque[Connection] = deque()  # the one that was used last at the end
         self._busy: set[Connection] = set()
         self._tidying: asyncio.TimerHandle | None = None
+        self._look_up: asyncio.Future[Addresses] | None = None  # of the endpoint's name, while it runs
 
     def join(self, user: object, options: RemoteOptions) -> None:
         """Count one more deployment; the smallest of their bounds holds for the endpoint."""
@@ -105,7 +114,7 @@ class Pool:
         except OSError as error:
             raise UnreachableError("The engine closed the connection before it answered.") from error
         if status != 200:
-            raise faults.refusal_of(status, await _words(connection))
+            raise faults.refusal_of(status, faults.words(await _words(connection)))
 
     def finish(self, connection: Connection) -> None:
         """Keep the connection of an answer that was read up to its end mark; nobody waits for what follows it."""
@@ -135,7 +144,7 @@ class Pool:
                 self.cut(connection)  # after an error some servers close it without saying so
                 raise
         except TimeoutError:
-            raise AskError(0, path, reason=f"no answer within {ASK_SECONDS:.0f} s") from None
+            raise AskError(0, path, reason=f"no answer to {path} within {ASK_SECONDS:.0f} s") from None
         except OSError as error:
             raise AskError(0, path, reason=str(error) or type(error).__name__) from error
         self.finish(connection)
@@ -146,9 +155,10 @@ class Pool:
     async def _connected(self) -> Connection:
         loop = asyncio.get_running_loop()
         host, tls = self._host, self._tls
-        addresses = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
         made = await start_connection(
-            addresses, happy_eyeballs_delay=RACE_SECONDS, socket_factory=partial(open_socket, self._networks)
+            await self._addresses(),
+            happy_eyeballs_delay=RACE_SECONDS,
+            socket_factory=partial(open_socket, self._networks),
         )
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -163,6 +173,25 @@ class Pool:
             raise ConnectionAbortedError("the endpoint is no longer used")
         self._busy.add(connection)
         return connection
+
+    async def _addresses(self) -> Addresses:
+        """Return the endpoint's addresses; who waits no longer leaves the look-up to those who wait after it."""
+        resolve = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
+        try:
+            return resolve(flags=socket.AI_NUMERICHOST)  # which asks nobody
+        except socket.gaierror:
+            pass
+        if self._look_up is None:
+            self._look_up = asyncio.get_running_loop().run_in_executor(_names, resolve)
+            self._look_up.add_done_callback(self._looked_up)
+        look_up = self._look_up
+        await asyncio.wait([look_up])
+        return look_up.result()
+
+    def _looked_up(self, look_up: asyncio.Future[Addresses]) -> None:
+        self._look_up = None
+        if not look_up.cancelled():
+            look_up.exception()  # whether or not anybody waits for it still
 
     @cached_property
     def _tls(self) -> ssl.SSLContext | None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from inference.clients.remote.dialects.base import Ask, Dialect, ModelMissingError
+from inference.clients.remote.dialects.base import Ask, Dialect, Limits, ModelMissingError
 from inference.clients.remote.faults import AskError, SetUpError
 from inference.clients.remote.options import RemoteOptions
 from inference.types import EngineInfo, Feature, GuidanceKind, Kind
 
 READY_SECONDS = 5.0  # between two looks at a server that is ready
 UNREADY_SECONDS = 1.0
+WARN_SECONDS = 60.0  # between two warnings that prompts are estimated
 MEET_SECONDS = 60.0  # after which a server that never failed is asked all of it again
+UNANSWERED_SECONDS = 60.0  # for which a server that is well may leave unanswered what it is, as a busy one does
 MOST_FAILED = 2  # looks in a row that fail before a ready server counts as gone
 
 _NO_SUCH_PATH = frozenset({404, 405, 501})
@@ -24,14 +26,16 @@ class Probe:
     """Looks at one deployment's server until it is closed.
 
     Most looks ask only whether the server is well. What it is (its model, context and version) is asked at the first,
-    once a minute, and after whatever may have been a restart: what answers now may be another server.
+    once a minute, and after whatever may have been a restart: what answers now may be another server. One that was
+    ready, is well and doesn't say what it is stays ready for a while, and is asked again at each look.
 
-    `info` is what it is served with, None before the first success; `reason` is why it takes no work now, "" when it
-    does, and `detail` adds for operators what clients are not told.
+    `info` is what it is served with, None before the first success, and `limits` what its server says of that;
+    `reason` is why it takes no work now, "" when it does, and `detail` adds for operators what clients are not told.
     """
 
     def __init__(self, deployment: str, dialect: Dialect, options: RemoteOptions, ask: Ask) -> None:
         self.info: EngineInfo | None = None
+        self.limits = Limits()
         self.reason = "not reached yet"
         self.detail = ""
         self._deployment = deployment
@@ -40,9 +44,11 @@ class Probe:
         self._ask = ask
         self._width = options.vector_width
         self._uncounted = ""
+        self._warns_at = 0.0  # on the loop's clock
         self._failed = 0
         self._is_doubted = False  # whether another server may answer than the one that was met
         self._meets_at = 0.0  # on the loop's clock
+        self._unanswered_since: float | None = None  # on the same, when it didn't say what it is, though it is well
         self._soon = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
@@ -62,9 +68,13 @@ class Probe:
             self.info = self._info(self.info.max_context)
 
     def note_uncounted(self, reason: str) -> None:
-        """Note why a prompt had to be estimated."""
-        if not self._uncounted:
+        """Note why a prompt had to be estimated; "" once the server counts again."""
+        if reason == self._uncounted:
+            return
+        now = asyncio.get_running_loop().time()
+        if reason and now >= self._warns_at:  # one that counts now and then would fill the log
             log.warning("deployment %s: prompts are estimated: %s", self._deployment, reason)
+            self._warns_at = now + WARN_SECONDS
         self._uncounted = reason
         if self.info is not None:
             self.info = self._info(self.info.max_context)
@@ -103,6 +113,8 @@ class Probe:
                 self._note_failed("does not answer" if not error.status else "is not well", str(error))
         except _UnfitError as error:
             self._note_failed("is not set up rightly", str(error), at_once=True)
+        except _UnansweredError as error:
+            self._note_unanswered(str(error))
         else:
             self._note_ready()
 
@@ -119,27 +131,33 @@ class Probe:
     async def _meet(self) -> None:
         """Ask whether the server is well, has the model, with which context, and keeps tenants apart."""
         options = self._options
+        await self._ask_probe()
         try:
-            await self._ask_probe()
-            context = await self._context()
+            limits = await self._limits()
             old = "" if options.shared_prefixes else await self._dialect.too_old(self._ask)
         except ModelMissingError as error:
             raise _UnfitError(str(error)) from error
+        except AskError as error:
+            if error.status or self.info is None or self.reason:
+                raise
+            raise _UnansweredError(str(error)) from error
         if old:
             raise _UnfitError(old)
-        served = min(filter(None, (context, options.max_context)), default=0)
+        served = min(filter(None, (limits.context, options.max_context)), default=0)
         if not served:
             raise _UnfitError("the server doesn't say the model's context: set max_context")
+        self._unanswered_since = None
+        self.limits = limits
         self.info = self._info(served)
         self._meets_at = asyncio.get_running_loop().time() + MEET_SECONDS
 
-    async def _context(self) -> int | None:
-        """Return the context that the server says; one that can't say it may serve all the same where that is given."""
+    async def _limits(self) -> Limits:
+        """Return what the server says; one that can't say it may serve all the same where its context is given."""
         try:
-            return await self._dialect.context(self._ask, self._options.model)
+            return await self._dialect.limits(self._ask, self._options.model)
         except AskError as error:
             if error.status and self._options.max_context and self._options.probe:
-                return None
+                return Limits()
             raise
 
     def _info(self, context: int) -> EngineInfo:
@@ -152,7 +170,7 @@ class Probe:
             model=options.model,
             kinds=frozenset(Kind(kind) for kind in options.kinds),
             max_context=context,
-            max_input=context,
+            max_input=min(context, self.limits.prompt or context),
             vector_width=self._width,
             can_extend=False,
             shares_prefixes=is_shared,
@@ -185,6 +203,22 @@ class Probe:
         if at_once or self._failed >= MOST_FAILED or self.reason:
             self.reason = reason
 
+    def _note_unanswered(self, detail: str) -> None:
+        """Note that the server is well and doesn't say what it is, which leaves the doubt that it is another one."""
+        now = asyncio.get_running_loop().time()
+        if self._unanswered_since is None:
+            self._unanswered_since = now
+        if now - self._unanswered_since >= UNANSWERED_SECONDS:
+            self._note_failed("does not answer", detail, at_once=True)
+            return
+        self._failed = 0
+        self._is_doubted = True
+        self.detail = detail
+
 
 class _UnfitError(Exception):
     """The server is there, but can't serve this deployment; the message says why, for operators."""
+
+
+class _UnansweredError(Exception):
+    """The server is well, and didn't answer what it is; the message says which question, for operators."""

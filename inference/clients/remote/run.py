@@ -102,6 +102,7 @@ class RemoteRun:
         self._garbage: GarbageError | None = None  # what followed the last events
         self._is_cancelled = False
         self._was_sent = False
+        self.has_place = False  # before which nothing that befalls it is the server's doing
         self.has_begun = False  # whether the answer's first event has come
         self._reason: str | None = None
         self._stop: str | int | None = None
@@ -185,6 +186,7 @@ class RemoteRun:
         if not places.take_free(self._ticket):
             async with self._cancellable():
                 await places.take(self._ticket, self._options.queue_seconds)
+        self.has_place = True
         self._sent_at = time.monotonic()
         places.served(self._ticket, Usage(input=self._prepared.prompt_tokens))
 
@@ -237,12 +239,12 @@ class RemoteRun:
             self._open(arrived[0])
             yield self._begun()
         before = self._counter.usage
-        pieces, has_failed = Pieces(), False
+        pieces, has_failed, goes_on = Pieces(), False, False
         for arrival in arrived:
             has_failed = not isinstance(arrival, Texts) and arrival.error is not None
-            if has_failed:
+            goes_on = not has_failed and not self._take(arrival, pieces)
+            if has_failed or goes_on:
                 break
-            self._take(arrival, pieces)
         usage = self._counter.usage
         is_new = usage != before
         if is_new or pieces:
@@ -250,8 +252,8 @@ class RemoteRun:
         yield from pieces.deltas(usage, is_new=is_new)
         if has_failed:
             yield self.end(FinishReason.ERROR, faults.FAILED)
-        elif self._reason is None and self._counter.completion > self.most_output:
-            self._reason = "length"  # it goes on beyond what it was asked for, and what is paid for
+        elif goes_on or (self._reason is None and self._counter.completion > self.most_output):
+            self._reason = self._reason or "length"  # it goes on beyond what it was asked for, and what is paid for
             yield self._ended()
 
     async def _next(self, connection: Connection) -> list[Arrival] | Finished:
@@ -278,11 +280,11 @@ class RemoteRun:
         return self._ended()
 
     def _open(self, first: Arrival) -> None:
-        """Note what the first event says of the prompt; raise `UnreachableError` where that is a failure."""
+        """Note what the first event says of the prompt; raise `EngineError` where it says why there is no answer."""
         if isinstance(first, Texts):
             return
         if first.error is not None:
-            raise UnreachableError("The engine failed before it began to answer.", code=faults.FAILED.code)
+            raise self._dialect.refusal(first.error, first.error_type)
         self._report(first)
 
     def _begun(self) -> Started:
@@ -290,19 +292,32 @@ class RemoteRun:
         self._first_at = time.monotonic()
         return Started(self._counter.usage.cache_read)
 
-    def _take(self, arrival: Arrival, pieces: Pieces) -> None:
-        """Count what arrived, and add it to `pieces`."""
+    @property
+    def _room(self) -> int:
+        """How many more events with output belong to the answer: none behind its end, else what it was asked for and
+        one, which shows that the server goes on.
+        """
+        return 0 if self._reason is not None else max(0, self.most_output + 1 - self._counter.events)
+
+    def _take(self, arrival: Arrival, pieces: Pieces) -> bool:
+        """Count what arrived, and add it to `pieces`; False where output goes on for which there is no room."""
         if isinstance(arrival, Texts):
-            text = "".join(arrival.texts)
-            self._counter.output(text, len(arrival.texts) - arrival.texts.count(""))
+            texts, room = arrival.texts, self._room
+            if len(texts) > room:
+                texts = [text for text in texts if text]
+            taken = texts[:room]
+            text = "".join(taken)
+            self._counter.output(text, len(taken) - taken.count(""))
             pieces.add("text", text)
-            return
+            return len(texts) <= room
         for choice in arrival.choices or ():
             piece = choice.delta if choice.text is None else Piece(content=choice.text)
             if piece is not None:
                 text, thought = piece.content or "", piece.thought
                 calls = [call_piece(call) for call in piece.tool_calls or ()]
                 if output := text + thought + "".join(call.name + call.arguments for call in calls):
+                    if not self._room:
+                        return False
                     self._counter.output(output)
                 pieces.add("reasoning", thought)
                 pieces.add("text", text)
@@ -311,6 +326,7 @@ class RemoteRun:
                 self._reason = choice.finish_reason
                 self._stop = choice.matched_stop if choice.stop_reason is None else choice.stop_reason
         self._report(arrival)
+        return True
 
     def _report(self, chunk: Chunk) -> None:
         """Take in what an event says of the usage, as few do; one with nothing else says all that there is to it."""

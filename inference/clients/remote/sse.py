@@ -55,12 +55,13 @@ class Choice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event. `error` is anything but null where the server failed in mid-stream."""
+    """One event. `error` is anything but null where the server failed in mid-stream; TGI may add an `error_type`."""
 
     choices: list[Choice] | None = None
     usage: Any = None
     timings: Any = None
     error: Any = None
+    error_type: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,8 @@ class EventReader:
                     break
                 if value:
                     found.append(value)
+            elif field == b"error":  # older versions of llama.cpp
+                found.append(b'{"error":%b}' % value.strip())
             elif field not in {b"", b"event", b"id", b"retry"}:
                 failure = GarbageError("no server-sent events")
                 break

@@ -41,13 +41,13 @@ class Counter:
         self._expected = prompt
         self._most_prompt = most_prompt
         self._most_output = most_output
-        self._events = 0  # those with output, of at least one token each
+        self.events = 0  # those with output, of at least one token each
         self._size = 0  # bytes of output
         self._unreported = 0  # events with output since the last report of a completion
 
     def output(self, text: str, events: int = 1) -> None:
         """Count so many events that had this output together."""
-        self._events += events
+        self.events += events
         self._unreported += events
         self._size += len(text.encode())
 
@@ -57,7 +57,7 @@ class Counter:
             self._prompt = report.prompt
         if report.cached is not None:
             self._cached = report.cached
-        if report.completion is not None and (report.completion or not self._events):
+        if report.completion is not None and (report.completion or not self.events):
             self._completion = max(report.completion, self._completion or 0)
             self._unreported = 0
         if report.reasoning is not None:
@@ -90,7 +90,7 @@ class Counter:
     @property
     def completion(self) -> int:
         """Output tokens so far, those beyond what was asked for included."""
-        counted = max(self._events, tokens.least_of(self._size))
+        counted = max(self.events, tokens.least_of(self._size))
         if self._completion is None:
             return counted
         return max(self._completion, counted) if self._unreported else self._completion

@@ -46,6 +46,11 @@ class Stand:
         body = {"model": "remote", "messages": [{"role": "user", "content": text}]} | fields
         return Exchange(self.application, "POST", "/v1/chat/completions", body=body, key=self.world.secret)
 
+    @property
+    def breaker(self):
+        [entry] = [entry for entry in self.runtime.engines.entries() if entry.deployment.id == self.world.deployment]
+        return entry.breaker
+
     async def books(self, records):
         await settled(self.runtime)
         charged, rows = await in_database(assert_books, self.world, records=records)
@@ -218,6 +223,8 @@ async def test_wrong_usage_takes_no_more_than_was_held(stand, told):
         (503, 503, "engine_overloaded"),
         (500, 503, "engine_unavailable"),
         (302, 503, "engine_unavailable"),
+        (402, 503, "engine_unavailable"),
+        (424, 503, "engine_unavailable"),
     ],
 )
 async def test_refusals_of_the_server_leave_nothing_held(stand, status, answered, code):
@@ -225,8 +232,42 @@ async def test_refusals_of_the_server_leave_nothing_held(stand, status, answered
         answer = await at.chat(stream=True).finished()
         assert_error(answer, answered, code)
         charged, [row] = await at.books(1)
-        assert (charged, row.waived) == (0, status == 500)  # after a 500 something may have run
+        assert (charged, row.waived) == (0, status in {424, 500})  # after these something may have run
         assert len(at.upstream.bodies("/v1/chat/completions")) == 1
+
+
+async def test_a_server_that_asks_its_operator_for_money_is_kept_out_until_it_takes_work_again(stand):
+    """It answers at once, so that without a breaker it would get most requests."""
+    async with stand(status=402, body=b'{"error": {"message": "no credits left on account acme-prod"}}') as at:
+        for _ in range(FAILURES):
+            answer = await at.chat().finished()
+            assert_error(answer, 503, "engine_unavailable")
+            assert b"acme" not in answer.body
+        assert at.breaker.state == "open"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "error", "answered", "code"),
+    [
+        ("sglang", {"error": {"message": "no such grammar", "code": 400}}, 400, "invalid_request"),
+        ("tgi", {"error": "Input validation error: no", "error_type": "validation"}, 400, "invalid_request"),
+        ("tgi", {"error": {"message": "Model is overloaded", "http_status_code": 422}}, 503, "engine_overloaded"),
+        ("vllm", {"error": {"message": "it may be anything", "code": 400}}, 503, "engine_unavailable"),
+    ],
+)
+async def test_requests_that_a_server_refuses_in_its_stream_take_it_from_nobody_else(
+    stand, dialect, error, answered, code
+):
+    """Three of them opened the breaker of a server that is well."""
+    async with stand(dialect) as at:
+        body = b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n"
+        at.upstream.plans = [Plan(body=body, headers={"content-type": "text/event-stream"})] * FAILURES
+        for _ in range(FAILURES):
+            assert_error(await at.chat().finished(), answered, code)
+        assert at.breaker.state == "closed"
+        assert (await at.chat().finished()).status == 200
+        await settled(at.runtime)
+        assert await in_database(lambda: Wallet.objects.filter(held__gt=0).count()) == 0
 
 
 async def test_fields_that_the_server_does_not_know_are_named(stand):

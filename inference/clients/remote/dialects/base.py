@@ -6,15 +6,17 @@ import asyncio
 import hashlib
 import re
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
 
+from inference.clients.remote import faults
 from inference.clients.remote.faults import AskError
 from inference.clients.remote.messages import api_messages, api_tools, prompt_texts
 from inference.clients.remote.tokens import Count, estimated, number
 from inference.clients.remote.usage import Report
-from inference.errors import InvalidRequestError
+from inference.errors import EngineError, InvalidRequestError
 from inference.tools import ToolMode
 from inference.types import GenerationRequest, Guidance, GuidanceKind, SamplingParams, Tokens
 from inference.validation import check_guidance
@@ -31,6 +33,17 @@ _GUIDED = {
     GuidanceKind.LARK: "a grammar in Lark",
 }
 _MOST_COUNTED = 16  # inputs of one embedding request that are counted one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server says that it takes: tokens of prompt and output together, of the prompt, and stop sequences; None
+    for what it doesn't say.
+    """
+
+    context: int | None = None
+    prompt: int | None = None
+    stops: int | None = None
 
 
 class Dialect:
@@ -211,6 +224,12 @@ class Dialect:
             reasoning=number(details.get("reasoning_tokens")) if isinstance(details, dict) else None,
         )
 
+    def refusal(self, error: Any, kind: Any) -> EngineError:
+        """Return what an `error` means that a stream says instead of an answer, after a status of 200; `kind` is what
+        some say beside it.
+        """
+        return faults.refusal_in(error) or faults.failed()
+
     # -- what is asked beside the requests --------------------------------------------------------------------------
 
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
@@ -252,8 +271,8 @@ class Dialect:
                 return Count(total, total)
         return estimated(texts, template=False).plus(known)
 
-    async def context(self, ask: Ask, model: str) -> int | None:
-        """Return the context that the server serves `model` with, None where it doesn't say.
+    async def limits(self, ask: Ask, model: str) -> Limits:
+        """Return what the server serves `model` with.
 
         Raise `ModelMissingError` when the server lists its models and this one is missing.
         """
@@ -261,9 +280,9 @@ class Dialect:
         entries = listed.get("data") if isinstance(listed, dict) else None
         for entry in entries if isinstance(entries, list) else []:
             if isinstance(entry, dict) and entry.get("id") == model:
-                return number(entry.get("max_model_len"))
+                return Limits(number(entry.get("max_model_len")))
         if not self.lists_models:
-            return None
+            return Limits()
         raise ModelMissingError(f"the server doesn't list the model {model!r} at /v1/models")
 
     async def too_old(self, ask: Ask) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from inference.clients.remote.dialects.base import Ask, Dialect
+from inference.clients.remote.dialects.base import Ask, Dialect, Limits
 from inference.clients.remote.tokens import Count, number, text_in, tokens_in
 from inference.clients.remote.usage import Report
 from inference.types import GenerationRequest, Guidance, GuidanceKind, Tokens
@@ -74,11 +74,11 @@ class LlamaCpp(Dialect):
         tokens = answer.get("tokens") if isinstance(answer, dict) else None
         return len(tokens) if isinstance(tokens, list) else None
 
-    async def context(self, ask: Ask, model: str) -> int | None:
+    async def limits(self, ask: Ask, model: str) -> Limits:
         """llama.cpp serves one model whatever a request calls it, and says its context at ``/props``."""
         answer = await ask("/props")
         settings = answer.get("default_generation_settings") if isinstance(answer, dict) else None
-        return number(settings.get("n_ctx")) if isinstance(settings, dict) else None
+        return Limits(number(settings.get("n_ctx"))) if isinstance(settings, dict) else Limits()
 
     async def tokens(
         self, ask: Ask, request: GenerationRequest, model: str, *, special: bool, with_texts: bool

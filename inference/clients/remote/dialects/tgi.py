@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from inference.clients.remote.dialects.base import Ask, Dialect, alternatives, schema_of
+from inference.clients.remote import faults
+from inference.clients.remote.dialects.base import Ask, Dialect, Limits, alternatives, schema_of
 from inference.clients.remote.tokens import Count, number
+from inference.errors import EngineError
 from inference.types import GenerationRequest, Guidance, GuidanceKind
+
+_OVERLOADED = "overloaded"
+_INVALID = ("validation", "template_error", "missing_template_variable", "tool_error")
+_KINDS = {
+    "Model is overloaded": _OVERLOADED,
+    "Input validation error": "validation",
+    "Template error": "template_error",
+    "Missing template va": "missing_template_variable",  # the word is misspelt there
+    "Tool error": "tool_error",
+}
 
 
 class TGI(Dialect):
@@ -42,6 +54,14 @@ class TGI(Dialect):
         """TGI takes all 64 bits as they are."""
         return seed
 
+    def refusal(self, error: Any, kind: Any) -> EngineError:
+        """TGI says what kind of error it is; or 422 of every one, whose kind is then told by how its message begins."""
+        message = faults.message_in(error)
+        kind = kind or next((name for begin, name in _KINDS.items() if message.startswith(begin)), None)
+        if kind in _INVALID:
+            return faults.refusal_of(422, message)
+        return faults.refusal_of(429, message) if kind == _OVERLOADED else faults.failed()
+
     async def count_chat(self, ask: Ask, request: GenerationRequest, model: str) -> Count:
         """Ask ``/chat_tokenize``, which applies the chat template."""
         body = {"model": model, "messages": self.messages(request, with_images=False)} | self.tools(request)
@@ -51,7 +71,10 @@ class TGI(Dialect):
             return await super().count_chat(ask, request, model)
         return Count(len(tokens), len(tokens))
 
-    async def context(self, ask: Ask, model: str) -> int | None:
-        """TGI serves one model whatever a request calls it, and says its context at ``/info``."""
+    async def limits(self, ask: Ask, model: str) -> Limits:
+        """TGI serves one model whatever a request calls it, and says its limits at ``/info``."""
         answer = await ask("/info")
-        return number(answer.get("max_total_tokens")) if isinstance(answer, dict) else None
+        if not isinstance(answer, dict):
+            return Limits()
+        names = ("max_total_tokens", "max_input_tokens", "max_stop_sequences")
+        return Limits(*(number(answer.get(name)) for name in names))

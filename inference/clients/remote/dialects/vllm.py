@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect
+from inference.clients.remote.faults import UnclearError
 from inference.clients.remote.tokens import Count, counted, text_in, tokens_in
+from inference.errors import EngineError, InvalidRequestError
 from inference.types import GenerationRequest, Guidance, GuidanceKind, Tokens
 
 
@@ -36,6 +38,13 @@ class VLLM(SaltingDialect):
             case GuidanceKind.LARK:
                 name, value = "grammar", guidance.source
         return {"structured_outputs": {name: value}, f"guided_{name}": value}
+
+    def refusal(self, error: Any, kind: Any) -> EngineError:
+        """Most versions say 400 of whatever goes wrong in a stream; what is known to be wrong they refuse before it."""
+        refusal = super().refusal(error, kind)
+        if isinstance(refusal, InvalidRequestError):
+            return UnclearError("The engine failed before it began to answer.")
+        return refusal
 
     def embedding(self, request: GenerationRequest, model: str) -> dict[str, Any]:
         """Return the body; an input is cut to the model's context where the client allows it."""

@@ -88,6 +88,26 @@ async def test_tgi_gets_no_top_p_of_one(remote):
     assert (await body_of(remote, "tgi", chat("a", top_p=0.5)))["top_p"] == 0.5
 
 
+async def test_what_tgi_says_that_it_takes_is_refused_by_name_before_it_is_sent(remote):
+    """Else it answers 200 and then an error."""
+    engine, upstream = await remote("tgi")
+    assert engine.info.max_input == engine.info.max_context == 8192
+    await run(engine, chat("a", stop=tuple("123456")))
+    upstream.most_input, upstream.most_stops = 100, 4
+    engine, _ = await remote("tgi", at=upstream)
+    assert (engine.info.max_input, engine.info.max_context) == (100, 8192)
+    await run(engine, chat("a " * 90, stop=tuple("1234")))
+    sent = len(upstream.bodies(CHAT))
+    for request, code, param in [
+        (chat("a", stop=tuple("12345")), "invalid_value", "stop"),
+        (chat("a " * 100), "context_length_exceeded", "messages"),
+    ]:
+        with pytest.raises(InvalidRequestError) as caught:
+            await engine.prepare(request)
+        assert (caught.value.code, caught.value.param) == (code, param)
+    assert len(upstream.bodies(CHAT)) == sent
+
+
 @pytest.mark.parametrize(
     ("dialect", "unknown"), [("tgi", "top_k"), ("generic", "min_p"), ("llamacpp", "stop_token_ids")]
 )
@@ -227,6 +247,23 @@ async def test_a_tokenizer_that_fails_costs_exactness_only(remote):
     assert prepared.prompt_tokens >= 50
     assert prepared.most_prompt > prepared.prompt_tokens
     assert "estimated" in engine.info.details["prompts"]
+
+
+@pytest.mark.parametrize("dialect", ["vllm", "sglang", "llamacpp"])
+async def test_a_tokenizer_that_counts_again_is_said_to(remote, dialect, caplog):
+    """Operators were told for ever that prompts are estimated."""
+    engine, upstream = await remote(dialect)
+    before = engine.info.details["prompts"]
+    for _ in range(3):
+        upstream.tokenizes = False
+        await engine.prepare(chat("a"))
+        if dialect == "vllm":
+            await engine.prepare(replace(chat(""), messages=(), prompt=(1, 2)))  # counted without the server
+        assert engine.info.details["prompts"].startswith("estimated: ")
+        upstream.tokenizes = True
+        await engine.prepare(chat("a"))
+        assert engine.info.details["prompts"] == before
+    assert caplog.text.count("prompts are estimated") == 1
 
 
 async def test_what_a_template_says_by_itself_is_paid_for(remote):

@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
+from inference.clients.remote.faults import DeniedError, UnclearError
 from inference.clients.remote.pool import pool_of
 from inference.errors import InvalidRequestError, OverloadedError, UnreachableError
 from inference.types import Delta, FinishReason, Lost, NothingRan, Started, Usage
@@ -292,6 +293,42 @@ async def test_a_server_that_goes_on_beyond_max_tokens_is_cut_off(remote):
     await upstream.until(lambda: request.id in upstream.aborted)
 
 
+def adds(text, reason=None):
+    """An event that adds `text`."""
+    choice = {"index": 0, "delta": {"content": text}, "finish_reason": reason}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
+
+
+STREAM = {"content-type": "text/event-stream"}
+MORE = b"".join(adds(f" w{number}") for number in range(20_000))
+
+
+@pytest.mark.parametrize("more", [MORE, adds(" w"), adds("", "stop") + MORE], ids=["many", "one", "a second end"])
+async def test_what_follows_the_end_of_an_answer_is_neither_delivered_nor_charged(remote, more):
+    """All of it was delivered, and charged was what had been asked for."""
+    engine, _ = await remote("generic", body=adds("a") + adds(" b", "stop") + more, headers=STREAM)
+    events = await run(engine, chat("x", max_tokens=5))
+    finished = end_of(events)
+    assert text_of(events) == "a b"
+    assert (finished.reason, finished.usage.completion, finished.is_estimate) == (FinishReason.STOP, 2, True)
+    assert not engine._pool._busy
+
+
+async def test_a_server_that_goes_on_beyond_max_tokens_delivers_one_event_more(remote):
+    """However much of it arrives together."""
+    engine, _ = await remote("generic", body=adds("a") + MORE, headers=STREAM)
+    events = await run(engine, chat("x", max_tokens=5))
+    assert text_of(events) == "a w0 w1 w2 w3 w4"
+    assert (end_of(events).reason, end_of(events).usage.completion) == (FinishReason.LENGTH, 5)
+
+
+async def test_an_event_that_adds_nothing_may_follow_the_end_of_an_answer(remote):
+    body = adds("a", "stop") + adds("") + adds("", "stop") + b"data: [DONE]\n\n"
+    engine, _ = await remote("generic", body=body, headers=STREAM)
+    events = await run(engine, chat("x"))
+    assert (text_of(events), end_of(events).reason) == ("a", FinishReason.STOP)
+
+
 @pytest.mark.parametrize("dialect", ["vllm", "generic"])
 async def test_connections_are_kept_from_one_answer_to_the_next(remote, dialect):
     engine, upstream = await remote(dialect, ends_late=True)
@@ -354,7 +391,77 @@ async def test_an_error_event_before_the_first_token_refuses_the_request(remote)
     assert await engine.usage_of(request.id) == Lost(), "it may have computed the prompt"
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
+def says(error, **more):
+    """The body of an answer whose first event is this error."""
+    return b"data: " + json.dumps({"error": error} | more).encode() + b"\n\ndata: [DONE]\n\n"
+
+
+TOO_LONG = {"object": "error", "message": "longer than the model's context length (8192).", "type": "BadRequestError"}
+TGI_TOO_LONG = "Input validation error: `inputs` must have less than 3000 tokens. Given: 3500"
+LLAMACPP_TOO_LONG = (
+    b'error: {"code":400,"message":"the request exceeds the available context size","type":"invalid_request_error"}\n\n'
+)
+INVALID = [
+    ("sglang", says(TOO_LONG | {"code": 400}), "context_length_exceeded"),
+    ("sglang", says({"message": "no such grammar", "type": "BadRequestError"}), "invalid_request"),
+    ("generic", says({"message": "no such tool", "type": "invalid_request_error", "code": None}), "invalid_request"),
+    ("generic", says({"message": "no such tool", "status": 422}), "invalid_request"),
+    ("tgi", says(TGI_TOO_LONG, error_type="validation"), "context_length_exceeded"),
+    ("tgi", says({"message": TGI_TOO_LONG, "http_status_code": 422}), "context_length_exceeded"),
+    ("tgi", says("Template error: no such role", error_type="template_error"), "invalid_request"),
+    ("tgi", says({"message": "Tool error: no such tool", "http_status_code": 422}), "invalid_request"),
+    ("llamacpp", LLAMACPP_TOO_LONG, "context_length_exceeded"),
+]
+OTHERS = [
+    ("tgi", says("Model is overloaded", error_type="overloaded"), OverloadedError, "engine_overloaded"),
+    ("tgi", says({"message": "Model is overloaded", "http_status_code": 422}), OverloadedError, "engine_overloaded"),
+    ("tgi", says("CUDA error", error_type="generation"), UnreachableError, "row_failed"),
+    (
+        "tgi",
+        says({"message": "Request failed during generation: CUDA error", "http_status_code": 422}),
+        UnreachableError,
+        "row_failed",
+    ),
+    ("tgi", says("CUDA error", error_type={"a": 1}), UnreachableError, "row_failed"),
+    ("sglang", says({"message": "aborted", "code": 503}), OverloadedError, "engine_overloaded"),
+    ("sglang", says({"message": "CUDA error", "code": 500}), UnreachableError, "engine_unreachable"),
+    ("generic", says({"message": "no credits on account CUDA", "code": 402}), DeniedError, "engine_unavailable"),
+    ("generic", says({"message": "wrong key CUDA", "code": 401}), OverloadedError, "engine_unavailable"),
+    ("generic", says({"message": "CUDA error", "code": "oops", "type": ["x"]}), UnreachableError, "row_failed"),
+    ("generic", says("CUDA error"), UnreachableError, "row_failed"),
+]
+
+
+@pytest.mark.parametrize(("dialect", "body", "code"), INVALID)
+async def test_a_stream_that_begins_with_the_requests_fault_refuses_it_and_says_why(remote, dialect, body, code):
+    """Several servers answer 200 before they look at a request, and a 503 said that they had failed."""
+    engine, upstream = await remote(dialect, body=body)
+    request = chat("a")
+    error = await fails(engine, request, InvalidRequestError)
+    assert error.code == code
+    assert error.message in body.decode()
+    assert await engine.usage_of(request.id) == NothingRan()
+    assert len(upstream.bodies("/v1/chat/completions")) == 1
+
+
+@pytest.mark.parametrize(("dialect", "body", "kind", "code"), OTHERS)
+async def test_a_stream_that_begins_with_any_other_error_is_no_fault_of_the_request(remote, dialect, body, kind, code):
+    engine, _ = await remote(dialect, body=body)
+    error = await fails(engine, chat("a"), kind)
+    assert error.code == code
+    assert "CUDA" not in error.message
+
+
+async def test_a_stream_of_vllms_that_begins_with_400_leaves_open_whose_fault_it_is(remote):
+    """It says so of everything: nobody is told of it, and what ran isn't known."""
+    engine, _ = await remote("vllm", body=says({"message": "CUDA error", "type": "BadRequestError", "code": 400}))
+    request = chat("a")
+    error = await fails(engine, request, UnclearError)
+    assert "CUDA" not in error.message
+    assert await engine.usage_of(request.id) == Lost()
+
+
+@pytest.mark.parametrize("status", [400, 409, 413, 415, 422, 431, 451])
 async def test_4xx_is_the_requests_fault_and_says_why(remote, status):
     engine, _ = await remote(status=status, body=json.dumps({"error": {"message": "bad stop"}}).encode())
     request = chat("a")
@@ -376,7 +483,7 @@ async def test_429_and_503_mean_busy(remote, status, code):
     assert len(upstream.bodies("/v1/chat/completions")) == 1  # nothing is sent a second time
 
 
-@pytest.mark.parametrize("status", [500, 502, 504])
+@pytest.mark.parametrize("status", [424, 500, 502, 504])
 async def test_5xx_leaves_open_what_ran(remote, status):
     engine, upstream = await remote(status=status, body=b"/srv/secret/path")
     request = chat("a")
@@ -392,6 +499,20 @@ async def test_a_deployment_that_is_set_up_wrongly_is_not_the_clients_fault(remo
     error = await fails(engine, chat("a"), OverloadedError)
     assert error.code == "engine_unavailable"
     assert "sk-123" not in error.message
+
+
+@pytest.mark.parametrize("status", [402, 406, 410, 418, 423])
+async def test_what_is_the_operators_business_with_the_server_is_not_told_to_the_client(remote, status):
+    """It was a 400 of the client's own that named the operator's account."""
+    engine, upstream = await remote(
+        status=status, body=b'{"error": {"message": "no credits left on account acme-prod"}}'
+    )
+    request = chat("a")
+    error = await fails(engine, request, DeniedError)
+    assert error.code == "engine_unavailable"
+    assert "acme" not in error.message
+    assert await engine.usage_of(request.id) == NothingRan()
+    assert len(upstream.bodies("/v1/chat/completions")) == 1
 
 
 async def test_a_refusal_whose_client_leaves_before_its_last_word_costs_nothing(remote):

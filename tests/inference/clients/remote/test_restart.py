@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
@@ -143,6 +144,33 @@ async def test_a_server_that_refuses_one_request_and_is_what_it_was_goes_on(remo
     assert end_of(await run(engine, chat("a"))).reason is FinishReason.STOP
 
 
+async def test_requests_that_are_refused_here_say_nothing_of_the_server(remote, port, monkeypatch):
+    """One tenant whose queue is full had it looked at and met anew, again and again."""
+    monkeypatch.setattr("inference.clients.remote.probe.READY_SECONDS", 3600.0)
+    upstream = await port.serve()
+    upstream.plan = Plan(stall_at=2)
+    options = {"concurrency": 1, "queue": 2, "queue_seconds": 0.3}
+    engine, _ = await remote(at=upstream, options=options)
+    running = asyncio.create_task(run(engine, chat("a b c")))
+    await upstream.until(lambda: upstream.running)
+    waiting = asyncio.create_task(run(engine, chat("a b c")))
+
+    async def is_waiting():
+        return engine._pool.places.waiting == 1
+
+    await until(is_waiting, 5)
+    upstream.seen.clear()
+    with pytest.raises(OverloadedError) as caught:
+        await run(engine, chat("x"))
+    assert caught.value.code == "tenant_queue_full"
+    with pytest.raises(OverloadedError, match="no place"):
+        await waiting
+    await asyncio.sleep(0.15)  # longer than the probe gathers failures before it looks
+    assert {path for path, _ in upstream.seen} == {"/tokenize"}
+    upstream.released.set()
+    await running
+
+
 async def test_another_context_is_noticed(remote, port, monkeypatch):
     monkeypatch.setattr("inference.clients.remote.probe.MEET_SECONDS", 0.02)
     upstream = await port.serve()
@@ -153,6 +181,60 @@ async def test_another_context_is_noticed(remote, port, monkeypatch):
         return engine.info.max_context == 4096
 
     await until(is_noticed, 5)
+
+
+BUSY = [("vllm", "/v1/models"), ("vllm", "/version"), ("sglang", "/get_server_info")]
+
+
+@pytest.fixture
+def _impatient(monkeypatch):
+    monkeypatch.setattr("inference.clients.remote.pool.ASK_SECONDS", 0.1)
+    monkeypatch.setattr("inference.clients.remote.probe.MEET_SECONDS", 0.02)
+
+
+@pytest.mark.usefixtures("_impatient")
+@pytest.mark.parametrize(("dialect", "path"), BUSY)
+async def test_a_server_that_is_well_and_too_busy_to_say_what_it_is_goes_on(remote, dialect, path):
+    """It was taken from all tenants after two questions that it answered too late."""
+    engine, upstream = await remote(dialect)
+    upstream.silent_at = {path}
+    for _ in range(5):
+        await asked(upstream, path)
+        assert (await engine.health()).ready
+    assert f"no answer to {path}" in (await engine.health()).detail
+    assert end_of(await run(engine, chat("a b"))).reason is FinishReason.STOP
+    upstream.silent_at, upstream.model = set(), "another"  # what it says then counts at once
+    upstream.released.set()
+    assert (await becomes(engine, ready=False)).reason == "is not set up rightly"
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_server_that_never_says_again_what_it_is_is_believed_for_a_while_only(remote, monkeypatch):
+    monkeypatch.setattr("inference.clients.remote.probe.UNANSWERED_SECONDS", 0.5)
+    engine, upstream = await remote("vllm")
+    upstream.silent_at = {"/v1/models"}
+    await asked(upstream, "/v1/models")
+    assert (await engine.health()).ready
+    assert (await becomes(engine, ready=False)).reason == "does not answer"
+    for _ in range(3):
+        await asked(upstream, "/v1/models")
+        assert not (await engine.health()).ready
+    upstream.silent_at = set()
+    await becomes(engine, ready=True)
+
+
+@pytest.mark.usefixtures("_impatient")
+async def test_a_server_that_came_back_has_to_say_what_it_is(remote):
+    """It may be another one, however well."""
+    engine, upstream = await remote("vllm")
+    upstream.is_well = False
+    await becomes(engine, ready=False)
+    upstream.silent_at, upstream.is_well = {"/v1/models"}, True
+    for _ in range(3):
+        await asked(upstream, "/v1/models")
+        assert not (await engine.health()).ready
+    upstream.silent_at = set()
+    await becomes(engine, ready=True)
 
 
 @pytest.mark.parametrize("dialect", ["vllm", "sglang"])
