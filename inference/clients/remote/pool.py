@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -27,8 +29,15 @@ KEEP_SECONDS = 3.0  # most servers close idle connections after 5: none is used 
 ASK_SECONDS = 4.0  # two questions in a row, to a tokenizer, within the gateway's patience for a prompt
 FINISH_SECONDS = 1.0  # for what follows the end mark of an answer: nothing, usually
 RACE_SECONDS = 0.25  # before the next of a name's addresses is tried beside the one that hasn't answered
+MOST_LOOK_UPS = 8  # of names at once, one of an endpoint at most
 MOST_ANSWER = 64 << 20  # bytes of an answer in one piece
 MOST_ERROR = 1 << 16
+
+# Threads of their own: a look-up can't be ended, and a name server that doesn't answer would take all of the loop's few
+# threads, in which whatever else the process connects to is looked up.
+_names = ThreadPoolExecutor(MOST_LOOK_UPS, thread_name_prefix="remote-names")
+
+Addresses = list[tuple[Any, ...]]  # as getaddrinfo returns them
 
 
 class Pool:
@@ -43,6 +52,7 @@ class Pool:
         self._idle: deque[Connection] = deque()  # the one that was used last at the end
         self._busy: set[Connection] = set()
         self._tidying: asyncio.TimerHandle | None = None
+        self._look_up: asyncio.Future[Addresses] | None = None  # of the endpoint's name, while it runs
 
     def join(self, user: object, options: RemoteOptions) -> None:
         """Count one more deployment; the smallest of their bounds holds for the endpoint."""
@@ -146,9 +156,10 @@ class Pool:
     async def _connected(self) -> Connection:
         loop = asyncio.get_running_loop()
         host, tls = self._host, self._tls
-        addresses = await loop.getaddrinfo(host, self._port, type=socket.SOCK_STREAM)
         made = await start_connection(
-            addresses, happy_eyeballs_delay=RACE_SECONDS, socket_factory=partial(open_socket, self._networks)
+            await self._addresses(),
+            happy_eyeballs_delay=RACE_SECONDS,
+            socket_factory=partial(open_socket, self._networks),
         )
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -164,6 +175,23 @@ class Pool:
         self._busy.add(connection)
         return connection
 
+    async def _addresses(self) -> Addresses:
+        """Return the endpoint's addresses; who waits no longer leaves the look-up to those who wait after it."""
+        resolve = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
+        if self._is_literal:
+            return resolve()  # which asks nobody
+        if self._look_up is None:
+            self._look_up = asyncio.get_running_loop().run_in_executor(_names, resolve)
+            self._look_up.add_done_callback(self._looked_up)
+        look_up = self._look_up
+        await asyncio.wait([look_up])
+        return look_up.result()
+
+    def _looked_up(self, look_up: asyncio.Future[Addresses]) -> None:
+        self._look_up = None
+        if not look_up.cancelled():
+            look_up.exception()  # whether or not anybody waits for it still
+
     @cached_property
     def _tls(self) -> ssl.SSLContext | None:
         if self._base.scheme != "https":
@@ -176,6 +204,15 @@ class Pool:
     def _host(self) -> str:
         host = self._base.hostname or ""
         return host if host.isascii() else host.encode("idna").decode()
+
+    @cached_property
+    def _is_literal(self) -> bool:
+        """Whether the endpoint is an address and no name."""
+        try:
+            ipaddress.ip_address(self._host)
+        except ValueError:
+            return False
+        return True
 
     @property
     def _port(self) -> int:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import ipaddress
+import socket
 import ssl
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -19,7 +21,7 @@ from inference.clients.remote.faults import AskError
 from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.pool import Pool
 from inference.engine import EngineSpec
-from inference.errors import EngineError
+from inference.errors import EngineError, OverloadedError
 
 LOCAL = (ipaddress.ip_network("127.0.0.0/8"),)
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -266,3 +268,39 @@ def test_a_probe_is_a_path(probe):
     spec = EngineSpec("d", "openai", "http://127.0.0.1:1", {"model": "m", "shared_prefixes": True, "probe": probe})
     with pytest.raises(ValueError, match="probe"):
         RemoteOptions.of(spec)
+
+
+async def test_a_name_that_nobody_answers_for_is_looked_up_once_and_holds_up_no_other(monkeypatch):
+    """Each request had it looked up again, until no thread was left in which anything could be."""
+    answered, asked_for = threading.Event(), []
+    resolve = socket.getaddrinfo
+
+    def hang(host, port, *arguments, **more):
+        if host != "model.example":
+            return resolve(host, port, *arguments, **more)
+        asked_for.append(host)
+        answered.wait(30)
+        return resolve("127.0.0.1", port, *arguments, **more)
+
+    monkeypatch.setattr("socket.getaddrinfo", hang)
+    async with pool_at(OK) as (pool, seen):
+        pool._base = pool._base._replace(netloc=f"model.example:{pool._port}")
+        try:
+            for _ in range(40):
+                with pytest.raises(OverloadedError):
+                    await pool.connect(0.005)
+            async with asyncio.timeout(5):
+                await asyncio.get_running_loop().getaddrinfo("localhost", 80)
+            assert asked_for == ["model.example"]
+            waiting = [asyncio.create_task(pool.connect(30)) for _ in range(3)]
+            leaving = asyncio.create_task(pool.connect(30))
+            await asyncio.sleep(0)
+            leaving.cancel()
+        finally:
+            answered.set()
+        for connection in await asyncio.gather(*waiting):
+            pool.cut(connection)
+        assert asked_for == ["model.example"]
+        assert await pool.ask({}, "/x") == {}
+    assert len(asked_for) == 2, "what it means is asked anew for the next connection"
+    assert len(seen) == 1
