@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 import ssl
 from collections import deque
@@ -177,10 +178,8 @@ class Pool:
     async def _addresses(self) -> Addresses:
         """Return the endpoint's addresses; who waits no longer leaves the look-up to those who wait after it."""
         resolve = partial(socket.getaddrinfo, self._host, self._port, type=socket.SOCK_STREAM)
-        try:
-            return resolve(flags=socket.AI_NUMERICHOST)  # which asks nobody
-        except socket.gaierror:
-            pass
+        if self._is_literal:
+            return resolve()  # which asks nobody
         if self._look_up is None:
             self._look_up = asyncio.get_running_loop().run_in_executor(_names, resolve)
             self._look_up.add_done_callback(self._looked_up)
@@ -205,6 +204,15 @@ class Pool:
     def _host(self) -> str:
         host = self._base.hostname or ""
         return host if host.isascii() else host.encode("idna").decode()
+
+    @cached_property
+    def _is_literal(self) -> bool:
+        """Whether the endpoint is an address and no name."""
+        try:
+            ipaddress.ip_address(self._host)
+        except ValueError:
+            return False
+        return True
 
     @property
     def _port(self) -> int:
