@@ -321,6 +321,8 @@ ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
 # Whoever signs in has proved the address: by an invitation, by the mail of a sign-up, or an operator vouches for it.
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
+# Who asks for a password at an address that nobody has is shown the same page, and no stranger gets a mail of it.
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Sluice] "
 ACCOUNT_SESSION_REMEMBER = True
 SLUICE_SIGN_IN_RATE = env.rate("SLUICE_SIGN_IN_RATE", "30/m")
