@@ -21,6 +21,7 @@ from gateway.replay import answers
 from gateway.replay.answers import Claim, Stored
 from gateway.replay.log import Head
 from gateway.replay.replays import key_reused, not_known
+from gateway.replay.room import ROOM
 from gateway.secrets.sealing import seal, unseal
 from gateway.services.access import Access
 
@@ -53,6 +54,7 @@ def kept(handler: Handler) -> Handler:
             return handler(view, request, *args, **kwargs)
         check_key(key)
         run, claim = uuid7(), Claim(view.tenant.id, f"management:{key}", _digest(view, request))
+        answers.require_room(claim)
         with transaction.atomic():
             found = answers.claim(claim, run, _NOBODY)
             if found.is_other:
@@ -65,7 +67,9 @@ def kept(handler: Handler) -> Handler:
             if response.status_code >= 400:
                 transaction.set_rollback(True)
             else:
-                answers.store(run, _stored(response), {})
+                stored = _stored(response)
+                answers.store(run, stored, {})
+                ROOM.note(view.tenant.id, len(stored.body))
             return response
 
     return answered

@@ -22,6 +22,7 @@ from gateway.delivery.delivery import Closings
 from gateway.errors.refusal import Refusal
 from gateway.models.kept import KeptAnswer
 from gateway.replay.log import Head
+from gateway.replay.room import ROOM
 from gateway.secrets.sealing import SealError, seal_bytes, unseal_bytes
 
 KEPT_FOR = timedelta(hours=24)
@@ -159,6 +160,14 @@ def is_known(asked: Claim) -> bool:
     return row is not None and (
         row.finished_at is not None or (row.owner is not None and row.lease_until > clock.now())
     )
+
+
+def require_room(asked: Claim) -> None:
+    """Raise the 429 Refusal where the tenant's answers take as much of the database as they may, and that of the claim
+    isn't among them.
+    """
+    if ROOM.is_due(asked.tenant) and not is_known(asked):
+        ROOM.require(asked.tenant)
 
 
 def forget(run: UUID, *, was_told: bool) -> None:
