@@ -57,7 +57,8 @@ probes = guarded(bounded(routed_by_path([*_PROBES, re_path(r"", unknown_endpoint
 _control_plane = counted_by_address(cast("Application", django_application))
 
 # Each path with its endpoint and what a key needs for it (None: it asks for no key). Whatever takes POSTs is `kept`;
-# uploads, which are too large to be read first, keep their answers themselves.
+# uploads, which are too large to be read first, keep their answers themselves. Tokens aren't: they are large,
+# cost nothing, and are the same when they are asked for again.
 http_routes = [
     path("v1/chat/completions", kept(chat_completions), scopes.CHAT),
     path("v1/completions", kept(completions), scopes.COMPLETIONS),
@@ -69,8 +70,8 @@ http_routes = [
     path("v1/embeddings", kept(embeddings), scopes.EMBEDDINGS),
     path("v1/messages", kept(messages), scopes.MESSAGES, error_body=anthropic_error),
     path("v1/messages/count_tokens", kept(count_tokens), scopes.MESSAGES, error_body=anthropic_error),
-    path("v1/tokenize", kept(tokenize), scopes.TOKENIZE),
-    path("v1/detokenize", kept(detokenize), scopes.TOKENIZE),
+    path("v1/tokenize", tokenize, scopes.TOKENIZE),
+    path("v1/detokenize", detokenize, scopes.TOKENIZE),
     path("v1/rerank", kept(rerank), scopes.RANKING),
     path("v1/classify", kept(classify), scopes.CLASSIFICATION),
     path("v1/score", kept(score), scopes.RANKING),

@@ -197,6 +197,9 @@ SLUICE_MOST_BATCHES = env.whole("SLUICE_MOST_BATCHES", 50)
 # Where the jobs reach a gateway, if not where this home's own listens, or at the base URL.
 SLUICE_GATEWAY_URL = env.address("SLUICE_GATEWAY_URL", "")
 
+# How many bytes the answers that are kept for one tenant under idempotency keys may take in the database.
+SLUICE_MOST_KEPT_BYTES = env.whole("SLUICE_MOST_KEPT_BYTES", 1024**3)
+
 # How often the books are checked.
 SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 24)
 
@@ -321,6 +324,8 @@ ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
 # Whoever signs in has proved the address: by an invitation, by the mail of a sign-up, or an operator vouches for it.
 ACCOUNT_EMAIL_VERIFICATION = "mandatory"
+# Who asks for a password at an address that nobody has is shown the same page, and no stranger gets a mail of it.
+ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Sluice] "
 ACCOUNT_SESSION_REMEMBER = True
 SLUICE_SIGN_IN_RATE = env.rate("SLUICE_SIGN_IN_RATE", "30/m")

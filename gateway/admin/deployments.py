@@ -75,8 +75,12 @@ class DeploymentAdmin(RowsAdmin):
 
     @action(description="Test prompt", url_path="test-prompt", permissions=["change"])
     def test_prompt(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Send a remote engine a test prompt; nobody is charged."""
+        """Ask, and once that is confirmed send a remote engine a test prompt; nobody is charged."""
         deployment = self.existing(request, object_id)
+        if request.method != "POST":
+            context = {**self.admin_site.each_context(request), "title": "Send a test prompt", "opts": self.opts}
+            template = "admin/gateway/deployment/test_prompt.html"
+            return TemplateResponse(request, template, {**context, "deployment": deployment})
         if deployment.backend != Deployment.Backend.OPENAI:
             messages.info(request, "Models of our own workers are tried as they are loaded, and in the chat.")
         else:

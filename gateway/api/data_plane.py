@@ -173,13 +173,14 @@ _COUNTED = {
     "responses_input_tokens",
     "messages_count_tokens",
 }  # they take one of the requests
+_UNKEPT = {"tokenize", "detokenize"}
 _GENERATED = {"chat_completions", "responses", "messages", "completions", "embeddings", "rerank", "score"}
 
 
 def _headers(endpoint: Endpoint, *, is_error: bool = False) -> dict[str, dict[str, str]]:
     """Return what an answer tells in its headers beside what HTTP itself has."""
     names = {"X-Request-Id"}
-    if endpoint.method == "post":
+    if endpoint.method == "post" and endpoint.identifier not in _UNKEPT:
         names.add("Idempotency-Replayed")
     if endpoint.identifier in _COUNTED | _GENERATED:
         names |= _LIMITED
@@ -232,7 +233,7 @@ def _paths() -> dict[str, Any]:
             operation["parameters"] = [
                 {"in": "path", "name": endpoint.parameter, "required": True, "schema": {"type": "string"}}
             ]
-        if endpoint.method == "post":
+        if endpoint.method == "post" and endpoint.identifier not in _UNKEPT:
             operation.setdefault("parameters", []).extend(_KEPT if EVENTS in endpoint.answers else _KEPT[:1])
         if endpoint.query is not None:
             fields = _fields(endpoint.query)

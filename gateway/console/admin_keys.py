@@ -30,7 +30,7 @@ def admin_key_list(request: HttpRequest, place: Place) -> HttpResponse:
         raise Http404
     if request.method == "POST":
         try:
-            name = request.POST.get("name", "").replace("\0", "")[:120]  # PostgreSQL keeps no NUL
+            name = request.POST.get("name", "")[:120]
             key, secret = admin_keys.create_admin_key(tenant=place.tenant, name=name, created_by=place.access.user)
         except ServiceError as refused:
             error = refused.message

@@ -278,6 +278,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 await self._generate(stream, asked, kept.writer(send), client)
 
         claim = claim_of(owner_of(principal), asked.request_id, principal.user)
+        await self._runtime.replays.require_room(claim)
         answer = await self._runtime.replays.answer(
             KeptRequest(claim, asked.request_id, endpoint, self.scope, b"", grace=principal.resume_s)
         )

@@ -21,6 +21,7 @@ from gateway.http.sse import EventStream, event
 from gateway.replay.answers import Claim
 from gateway.replay.log import Batch, EventLog
 from gateway.replay.replays import Answer, KeptRequest
+from gateway.replay.room import LINE
 from gateway.runtime.batch_lines import OVER
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
@@ -60,9 +61,11 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     models = principal.key_models
     if principal.line is not None:
         # Whoever took it over asks for its answer, however late and whatever its key is for by then: it is paid for.
-        name, grace, models = f"line:{principal.line.id.hex}", None, frozenset()
+        name, grace, models = f"{LINE}{principal.line.id.hex}", None, frozenset()
         endpoint = _not_run if principal.line.is_over else endpoint
     asked = Claim(principal.tenant, name, digest_of(scope, body, models))
+    if principal.line is None:
+        await runtime_of(scope).replays.require_room(asked)
     async with watching(scope, receive) as client:
         request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=grace)
         answer = await runtime_of(scope).replays.answer(request)

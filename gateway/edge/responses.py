@@ -23,7 +23,7 @@ from gateway.http.sse import event
 from gateway.runtime.principal import Principal
 from gateway.stored import rows
 from gateway.stored.conversation import Earlier, owner_of, turns_before, with_items
-from gateway.stored.runs import Asked, BackgroundRun
+from gateway.stored.runs import Asked, BackgroundRun, claim_of
 from gateway.stored.storing import StoredAnswer, Storing, is_stored
 from gateway.wire.common import TASK_HEADER
 from gateway.wire.decode import decode, invalid, unsupported
@@ -85,6 +85,7 @@ async def _in_background(scope: Scope, receive: Receive, send: Send, asked: Aske
         in_background=True,
     )
     response.status = "queued"
+    await runtime.replays.require_room(claim_of(owner_of(asked.principal), asked.identifier))
     await runtime.threads.run(lambda: asked.storing.add(response, is_background=True), owner=asked.principal.tenant)
     body = encode(response)
     if (delivery := delivering.get()) is not None:

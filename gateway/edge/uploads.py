@@ -59,6 +59,8 @@ async def upload(scope: Scope, receive: Receive, send: Send, principal: Principa
         raise Refusal(415, "unsupported_content_encoding", "Send the body without compression.")
     threads = runtime_of(scope).threads
     claim = _claim_of(scope, principal)
+    if claim is not None:
+        await runtime_of(scope).replays.require_room(claim)
     # What can't be kept isn't received either; what came meanwhile counts when it is stored.
     if claim is None or not await threads.run(partial(answers.is_known, claim), owner=principal.tenant):
         require_room = partial(services.require_room, principal.tenant, max(size - ROOM_FOR_FORM, 0))

@@ -22,6 +22,7 @@ from gateway.delivery.delivery import Closings
 from gateway.errors.refusal import Refusal
 from gateway.models.kept import KeptAnswer
 from gateway.replay.log import Head
+from gateway.replay.room import ROOM
 from gateway.secrets.sealing import SealError, seal_bytes, unseal_bytes
 
 KEPT_FOR = timedelta(hours=24)
@@ -153,12 +154,26 @@ def read(run: UUID) -> Stored | None:
     return None if row is None else _stored(row)
 
 
+def seconds_since_stored(run: UUID) -> float | None:
+    """Return how long ago the answer of `run` was stored; None where it isn't."""
+    finished_at = KeptAnswer.objects.unscoped().filter(run=run).values_list("finished_at", flat=True).first()
+    return None if finished_at is None else (clock.now() - finished_at).total_seconds()
+
+
 def is_known(asked: Claim) -> bool:
     """Whether the answer of a claim is stored, or is being made."""
     row = _of(asked).first()
     return row is not None and (
         row.finished_at is not None or (row.owner is not None and row.lease_until > clock.now())
     )
+
+
+def require_room(asked: Claim) -> None:
+    """Raise the 429 Refusal where the tenant's answers take as much of the database as they may, and that of the claim
+    isn't among them.
+    """
+    if ROOM.is_due(asked.tenant) and not is_known(asked):
+        ROOM.require(asked.tenant)
 
 
 def forget(run: UUID, *, was_told: bool) -> None:

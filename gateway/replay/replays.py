@@ -24,6 +24,7 @@ from gateway.replay.answers import Claim, Found, Stored
 from gateway.replay.follower import Follower
 from gateway.replay.keeper import Keeper
 from gateway.replay.log import RUN_NUMBERS, EventLog, events_of
+from gateway.replay.room import ROOM
 
 MOST_BYTES = 64 * 1024 * 1024  # of the answers of one tenant that are being made
 MOST_IN_ALL = 512 * 1024 * 1024
@@ -115,6 +116,11 @@ class Replays:
 
     def __len__(self) -> int:
         return len(self._keepers)
+
+    async def require_room(self, claim: Claim) -> None:
+        """Raise the 429 Refusal where there is no room in the database for the answer of a claim."""
+        if ROOM.is_due(claim.tenant):
+            await self._threads.run(partial(answers.require_room, claim), owner=claim.tenant)
 
     async def answer(self, request: KeptRequest) -> Answer:
         """Return the answer of a request: stored, or being made here or at another gateway.
@@ -211,6 +217,7 @@ class Replays:
                 finally:
                     self._keepers.pop(found.run, None)
                     self._opening.pop((tenant, key), None)
+                    ROOM.note(tenant, sum(map(len, event_log.events)))
 
         self._supervise(run())
         if self.mirror is not None:

@@ -39,6 +39,13 @@ class Access:
     admin_key: AdminAPIKey | None = None
     has_old_secret: bool = False  # of a key: the one from before its last rotation
 
+    @property
+    def secret_digest(self) -> str:
+        """What is stored of the secret that a key came with; "" for others, who have one alone."""
+        if self.key is None:
+            return ""
+        return (self.key.previous_digest or "") if self.has_old_secret else self.key.digest
+
     def keys(self) -> QuerySet[APIKey]:
         """Return the tenant's keys that may be seen: a key sees those of its own project."""
         mine = APIKey.objects.of(self.tenant).select_related("budget")

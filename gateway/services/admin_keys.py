@@ -31,6 +31,8 @@ def create_admin_key(
     """
     if not name.strip():
         raise ServiceError("name", "A key needs a name.")
+    if "\0" in name:
+        raise ServiceError("name", "A name has no NUL character, which no database keeps.")
     now = timezone.now()
     if expires_at is not None and expires_at <= now:
         raise ServiceError("expires_at", "The expiry must be in the future.")

@@ -1,4 +1,7 @@
-"""Sign-in links: valid once, for 15 minutes."""
+"""Sign-in links: valid once, for 15 minutes, and while their user has the password and address that they were made for.
+
+A link's token ends with a stamp of these two, so that any change of them ends it, whoever makes it in whatever way.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +11,26 @@ from django.conf import settings
 from django.db import transaction
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.crypto import constant_time_compare
 
 from gateway.errors.service import ServiceError
 from gateway.models import SignInLink, User
 from gateway.services.tokens import new_token, token_digest, token_digests
 
 LIFETIME = timedelta(minutes=15)
+_STAMP = 16  # characters of a stamp, in hex
 
 
 @transaction.atomic
 def mint_link(*, user: User, base_url: str = "") -> str:
-    """Return an address that signs `user` in once, within 15 minutes, after a click on its page's button.
+    """Return an address that signs `user` in once, within 15 minutes, after a click on its page's button; with their
+    next password or address it ends.
 
     It begins with `base_url`, or with SLUICE_BASE_URL.
     """
     if not user.is_active:
         raise ServiceError("user", "This user is deactivated.")
-    token = new_token()
+    token = f"{new_token()}.{_stamps(user)[0]}"
     SignInLink.objects.create(user=user, digest=token_digest(token), expires_at=timezone.now() + LIFETIME)
     return (base_url or settings.SLUICE_BASE_URL).rstrip("/") + reverse("link-open", args=[token])
 
@@ -34,7 +40,11 @@ def find_link(*, token: str) -> SignInLink | None:
     usable = SignInLink.objects.select_related("user").filter(
         used_at=None, expires_at__gt=timezone.now(), user__is_active=True
     )
-    return usable.filter(digest__in=token_digests(token)).first()
+    link = usable.filter(digest__in=token_digests(token)).first()
+    stamp = token.rpartition(".")[2]
+    if link is None or not any(constant_time_compare(stamp, known) for known in _stamps(link.user)):
+        return None
+    return link
 
 
 def use_link(*, token: str) -> User:
@@ -44,3 +54,8 @@ def use_link(*, token: str) -> User:
     if link is None or not SignInLink.objects.filter(id=link.id, used_at=None, expires_at__gt=now).update(used_at=now):
         raise ServiceError("token", "This link was used already or is too old. Ask for a new one.")
     return link.user
+
+
+def _stamps(user: User) -> list[str]:
+    """Return what a link's token may end with, the current secret's first: a digest of address and hashed password."""
+    return [digest[:_STAMP] for digest in token_digests(f"{user.pk}\0{user.email}\0{user.password}")]

@@ -19,6 +19,7 @@ _METADATA = frozenset(map(ipaddress.ip_address, ("fd00:ec2::254", "100.100.100.2
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ipaddress.ip_network("::/96")
+_SIIT = ipaddress.ip_network("::ffff:0:0:0/96")  # IPv4 as a stateless translator writes it; not the mapped form
 
 
 class ForbiddenAddressError(OSError):
@@ -55,9 +56,10 @@ def _is_reserved(address: Address) -> bool:
 
 
 def _is_public(address: Address) -> bool:
-    """Whether it is an address of the internet. Some versions of Python count two networks to it that are a site's."""
-    if isinstance(address, ipaddress.IPv6Address) and (address.is_site_local or address in _LOCAL_NAT64):
-        return False
+    """Whether it is one of the internet's. Some versions of Python count three networks to them that are a site's."""
+    if isinstance(address, ipaddress.IPv6Address):
+        is_sites = address.is_site_local or address in _LOCAL_NAT64 or address in _SIIT
+        return address.is_global and not is_sites
     return address.is_global
 
 
@@ -73,7 +75,7 @@ def _inner(address: Address) -> list[Address]:
     if isinstance(address, ipaddress.IPv4Address):
         return []
     found: list[Address | None] = [address.sixtofour, *(address.teredo or ())]
-    if address in _NAT64:
+    if address in _NAT64 or address in _SIIT:
         found.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
     if address in _LOCAL_NAT64:
         found += _behind_local(address.packed)

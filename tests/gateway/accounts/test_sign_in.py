@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from billing.models import Plan
 from gateway.models import Membership, SignInLink, Tenant, User
-from gateway.services import links, members
+from gateway.services import links, members, people
 from tests.gateway.post import sent_mail
 
 pytestmark = pytest.mark.django_db
@@ -27,6 +27,11 @@ def path_of(address):
 
 def signed_in(client):
     return "_auth_user_id" in client.session
+
+
+def change_password(user, password="another long password"):
+    user.set_password(password)
+    user.save()
 
 
 @pytest.fixture
@@ -59,15 +64,31 @@ def test_link_needs_csrf(user):
     [
         lambda: SignInLink.objects.update(expires_at=timezone.now() - timedelta(seconds=1)),
         lambda: User.objects.update(is_active=False),
+        lambda: change_password(User.objects.get()),
+        lambda: people.change_address(user=User.objects.get(), email="bob@example.com"),
     ],
 )
-def test_old_link_and_deactivated_user_are_refused(user, spoil):
+def test_old_link_and_one_of_another_password_or_address_and_deactivated_user_are_refused(user, spoil):
     path = path_of(links.mint_link(user=user))
     spoil()
     client = Client()
     assert client.get(path).status_code == 410
     assert client.post(path).status_code == 410
     assert not signed_in(client)
+
+
+def test_link_lasts_when_nothing_but_the_name_is_changed(user):
+    path = path_of(links.mint_link(user=user))
+    user.name = "Ann"
+    user.save()
+    people.change_address(user=user, email="ANN@example.com")
+    assert Client().post(path).status_code == 302
+
+
+def test_link_lasts_while_the_secret_is_replaced(user, settings):
+    path = path_of(links.mint_link(user=user))
+    settings.SECRET_KEY_FALLBACKS, settings.SECRET_KEY = [settings.SECRET_KEY], "another" * 8
+    assert Client().post(path).status_code == 302
 
 
 def test_link_keeps_no_token(user):
@@ -114,6 +135,13 @@ def test_reset_goes_out_by_mail(user):
     Client().post("/accounts/password/reset/", {"email": user.email})
     assert sent_mail()[0].to == [user.email]
     assert "/accounts/password/reset/key/" in sent_mail()[0].body
+
+
+def test_no_stranger_gets_a_mail_of_a_reset_and_the_page_is_the_same(user):
+    addresses = (user.email, "ann@elsewhere.com")
+    pages = [Client().post("/accounts/password/reset/", {"email": address}) for address in addresses]
+    assert [letter.to for letter in sent_mail()] == [[user.email]]
+    assert len({(page.status_code, page.headers["location"]) for page in pages}) == 1
 
 
 def test_sign_up_is_closed(db):

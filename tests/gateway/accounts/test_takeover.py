@@ -151,11 +151,10 @@ def test_whoever_asks_for_a_mail_does_not_choose_where_its_links_lead(acme, sett
     """The host of a request is the asker's to choose, its port at least: the link goes to somebody else."""
     settings.SLUICE_BASE_URL, settings.SLUICE_SIGNUP_PLAN = "https://sluice.example", "free"
     Client().post("/accounts/password/reset/", {"email": acme.owner.email}, headers={"host": host})
-    Client().post("/accounts/password/reset/", {"email": "nobody@x.example"}, headers={"host": host})
     form = {"password1": "kvb3!xq9-plum", "password2": "kvb3!xq9-plum"}
     for email in (VICTIM, acme.owner.email):
         Client().post("/accounts/signup/", {"email": email, **form}, headers={"host": host})
-    assert len(sent_mail()) == 4
+    assert len(sent_mail()) == 3
     for letter in sent_mail():
         addresses = re.findall(r"https?://[^/\s]+", letter.body)
         assert set(addresses) == {"https://sluice.example"}, letter.body

@@ -78,10 +78,21 @@ def test_viewers_may_not(operator, upstream):
 
 def test_the_button_tests_again(operator, upstream):
     row, _ = added(operator, upstream)
-    page = operator.get(f"/admin/routing/deployment/{row.pk}/test-prompt/", follow=True).content.decode()
-    assert "0.00034 credits" in page
+    path = f"/admin/routing/deployment/{row.pk}/test-prompt/"
+    assert path in operator.get(reverse("admin:routing_deployment_change", args=[row.pk])).content.decode()
+    assert "0.00034 credits" in operator.post(path, follow=True).content.decode()
     upstream.key = "sk-new"
-    assert "401" in operator.get(f"/admin/routing/deployment/{row.pk}/test-prompt/", follow=True).content.decode()
+    assert "401" in operator.post(path, follow=True).content.decode()
+
+
+def test_opening_the_address_of_a_test_prompt_sends_none(operator, upstream):
+    row, _ = added(operator, upstream)
+    path, before = f"/admin/routing/deployment/{row.pk}/test-prompt/", len(upstream.seen)
+    assert "Send it" in operator.get(path).content.decode()
+    guarded = Client(enforce_csrf_checks=True)
+    guarded.force_login(User.objects.get(), backend="django.contrib.auth.backends.ModelBackend")
+    assert guarded.post(path).status_code == 403
+    assert len(upstream.seen) == before
 
 
 def changed(row, **changes):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from datetime import timedelta
+from functools import partial
 
 import pytest
+from django.db.models import F
 
+from gateway.api.kept import LOST_SECONDS
 from gateway.models import APIKey, KeptAnswer
 from gateway.secrets.sealing import unseal_bytes
 from gateway.services import admin_keys, keys
@@ -82,3 +86,41 @@ def test_what_was_made_under_a_secret_that_is_gone_is_not_made_again(client, acm
 def test_the_longest_key_is_kept(client, acme):
     first, again = (make(client, acme, {"name": "ci"}, key="x" * 255) for _ in range(2))
     assert (first.status_code, again.content) == (201, first.content)
+
+
+def rotate(client, party, secret, key="r1", hours=1):
+    headers = {"authorization": f"Bearer {secret}", "idempotency-key": key}
+    body = {"overlap_hours": hours}
+    return client.post(f"{URL}{party.key.id}/rotate/", body, content_type="application/json", headers=headers)
+
+
+def test_a_replaced_secret_gets_nothing_that_its_successor_made(client, acme):
+    new = rotate(client, acme, acme.secret).json()["secret"]
+    made = make(client, acme, {"name": "ci"}, secret=new)
+    assert made.status_code == 201
+    refused = make(client, acme, {"name": "ci"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "idempotency_key_reused")
+    newest = rotate(client, acme, new, key="r2").json()["secret"]
+    for old in (acme.secret, new):
+        assert newest not in rotate(client, acme, old, key="r2" if old != new else "r3").content.decode()
+
+
+def test_the_lost_answer_of_a_rotation_is_had_again_soon_and_not_later(client, acme):
+    first = rotate(client, acme, acme.secret)
+    again = rotate(client, acme, acme.secret)
+    assert (first.status_code, again.content) == (200, first.content)
+    assert again.headers["idempotency-replayed"] == "true"
+    stored = KeptAnswer.objects.unscoped()
+    stored.update(finished_at=F("finished_at") - timedelta(seconds=LOST_SECONDS))
+    late = rotate(client, acme, acme.secret)
+    assert (late.status_code, late.json()["error"]["code"]) == (403, "role_not_allowed")
+    assert first.json()["secret"] not in late.content.decode()
+
+
+def test_what_shows_no_secret_is_had_again_as_long_as_the_replaced_one_works(client, acme):
+    rotate(client, acme, acme.secret)
+    headers = {"authorization": f"Bearer {acme.secret}", "idempotency-key": "e1"}
+    ask = partial(client.post, "/api/v1/projects/", {"name": "new"}, content_type="application/json", headers=headers)
+    first = ask()
+    KeptAnswer.objects.unscoped().update(finished_at=F("finished_at") - timedelta(hours=1))
+    assert (first.status_code, ask().content) == (201, first.content)

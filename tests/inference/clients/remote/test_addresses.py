@@ -29,7 +29,7 @@ def test_private_and_public_addresses_are_allowed(address):
         "169.254.169.254", "fe80::1", "0.0.0.0", "::", "224.0.0.1", "ff02::1", "240.0.0.1", "255.255.255.255",
         "fd00:ec2::254", "100.100.100.200", "168.63.129.16", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe",
         "2002:a9fe:a9fe::1", "::169.254.169.254", "64:ff9b:1::a9fe:a9fe", "64:ff9b:1:2:3:4:a9fe:a9fe",
-        "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:2a9:fe:a9fe::", "64:ff9b:1:2:a9:fea9:fe00::",
+        "64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:2a9:fe:a9fe::", "64:ff9b:1:2:a9:fea9:fe00::", "::ffff:0:a9fe:a9fe",
     ],
 )  # fmt: skip
 def test_some_addresses_are_never_allowed(address):
@@ -41,6 +41,7 @@ def test_some_addresses_are_never_allowed(address):
     [
         "127.0.0.1", "::1", "172.16.0.1", "100.64.0.1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::",
         "::7f00:1", "fec0::1", "64:ff9b:1::7f00:1", "64:ff9b:1::a01:203", "64:ff9b:1::808:808",
+        "::ffff:0:7f00:1", "::ffff:0:ac10:1", "::ffff:0:808:808",
     ],
 )  # fmt: skip
 def test_other_networks_only_where_they_are_named(address):
