@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -14,6 +18,7 @@ from django.core.management import get_commands, load_command_class
 
 from gateway.backup.secrets import EFFECTIVE
 from gateway.runtime.heartbeat import REPLACES, VARIABLE
+from tests.services.proxies import Scripted, caddy, caddyfile
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -46,6 +51,15 @@ def managed():
                     yield name, words_after.split()
         elif "entrypoint" not in service:
             yield name, service["command"]
+
+
+def interpolated(value, **given):
+    """What Compose makes of a value, from within: an empty variable counts as not set."""
+    value, before = str(value), ""
+    while value != before:
+        before = value
+        value = re.sub(r"\$\{(\w+):-([^${}]*)\}", lambda found: given.get(found[1]) or found[2], value)
+    return value
 
 
 def by_the_specification(file):
@@ -190,15 +204,65 @@ def test_only_the_proxy_can_be_reached_and_nothing_of_ours_has_more_rights_than_
         assert service["security_opt"] == ["no-new-privileges:true"], name
 
 
+@pytest.mark.parametrize(
+    ("given", "address", "port"),
+    [
+        ({}, "http://localhost:8000", "8000"),
+        ({"SLUICE_PORT": "9000"}, "http://localhost:9000", "9000"),
+        ({"SLUICE_PORT": "9000", "SLUICE_BASE_URL": "http://localhost:9000"}, "http://localhost:9000", "9000"),
+        ({"SLUICE_BASE_URL": "https://sluice.example.com"}, "https://sluice.example.com", "8000"),
+    ],
+)
+def test_any_port_and_address_may_be_set(given, address, port, tmp_path):
+    """Caddy listens where the file publishes and looks, for any host, and gets a public address its certificate."""
+    if shutil.which("caddy") is None:
+        pytest.skip("caddy is not installed")
+    assert interpolated(variables(OURS["gateway-1"])["SLUICE_BASE_URL"], **given) == address
+    proxy = SERVICES["proxy"]
+    assert interpolated(proxy["ports"][0], **given) == f"127.0.0.1:{port}:8000"
+    assert proxy["healthcheck"]["test"] == ["CMD", "nc", "-z", "127.0.0.1", "8000"]
+    own = {name: interpolated(value, **given) for name, value in variables(proxy).items()}
+    command = ["caddy", "adapt", "--config", str(caddyfile(tmp_path)), "--adapter", "caddyfile"]
+    done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=True)
+    servers = {server["listen"][0]: server for server in json.loads(done.stdout)["apps"]["http"]["servers"].values()}
+    assert all("host" not in match for route in servers[":8000"]["routes"] for match in route.get("match", []))
+    assert "tls_connection_policies" not in servers[":8000"]
+    public = [match for route in servers.get(":443", {}).get("routes", []) for match in route["match"]]
+    assert public == ([{"host": ["sluice.example.com"]}] if address.startswith("https") else [])
+
+
+def test_by_whatever_name_it_is_asked_the_proxy_answers_for_its_gateways(tmp_path):
+    """An empty answer of Caddy's own would keep a probe green while no gateway lives."""
+    if shutil.which("caddy") is None:
+        pytest.skip("caddy is not installed")
+    site = interpolated(variables(SERVICES["proxy"])["SLUICE_SITE"]).replace("8000", "{port}")
+    with Scripted() as gateway, caddy([gateway.address, gateway.address], tmp_path, site) as address:
+
+        def asked(host):
+            request = urllib.request.Request(f"{address}/health", headers={"Host": host})
+            try:
+                with urllib.request.urlopen(request, timeout=100) as answer:
+                    return answer.status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        hosts = ["localhost:9000", "127.0.0.1:8000", "sluice.example.com"]
+        assert [asked(host) for host in hosts] == [200, 200, 200]
+        assert len(gateway.seen) == 3
+        gateway.stop()
+        try:
+            assert asked("127.0.0.1:8000") == 503
+        finally:
+            gateway.__enter__()  # so that it can be stopped once more
+
+
 @pytest.mark.slow
 def test_its_settings_pass_the_checks_of_production(tmp_path):
     own, database = tmp_path / "own", tmp_path / "database"
     own.mkdir()
     database.mkdir()
     subprocess.run([sys.executable, "deploy/docker/make_secrets.py", str(own), str(database)], cwd=ROOT, check=True)
-    given = {
-        name: re.sub(r"\$\{\w+:-(.*)\}", r"\1", str(value)) for name, value in variables(OURS["gateway-1"]).items()
-    }
+    given = {name: interpolated(value) for name, value in variables(OURS["gateway-1"]).items()}
     given = {name: value.replace("/run/sluice/secrets", str(own)) for name, value in given.items()}
     (own / "database_url").chmod(0o600)
     (own / "database_url").write_text(f"sqlite:///{tmp_path}/books.sqlite3")

@@ -58,19 +58,23 @@ def nginx(gateways: list[str], folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def caddy(gateways: list[str], folder: Path) -> Iterator[str]:
+def caddy(gateways: list[str], folder: Path, site: str = "http://127.0.0.1:{port}") -> Iterator[str]:
     """Run Caddy in front of two gateways; yields its address."""
     port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    own = {"SLUICE_SITE": address, "SLUICE_GATEWAYS": " ".join(gateways), "XDG_DATA_HOME": str(folder)}
+    own = {"SLUICE_SITE": site.format(port=port), "SLUICE_GATEWAYS": " ".join(gateways), "XDG_DATA_HOME": str(folder)}
+    command = ["caddy", "run", "--config", str(caddyfile(folder)), "--adapter", "caddyfile"]
+    with running(command, port, folder, {**os.environ, **own, "XDG_CONFIG_HOME": str(folder)}):
+        yield f"http://127.0.0.1:{port}"
+
+
+def caddyfile(folder: Path) -> Path:
+    """Return a copy of the file that the Caddy of this machine understands."""
     text = (DEPLOY / "Caddyfile").read_text()
     version = subprocess.run(["caddy", "version"], capture_output=True, text=True, check=True).stdout
     if version.lstrip("v").startswith("2.6."):
         text = text.replace("request_buffers 9MiB", "buffer_requests")  # what Debian 12 has
     (folder / "Caddyfile").write_text(text)
-    command = ["caddy", "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"]
-    with running(command, port, folder, {**os.environ, **own, "XDG_CONFIG_HOME": str(folder)}):
-        yield address
+    return folder / "Caddyfile"
 
 
 @contextlib.contextmanager
