@@ -22,6 +22,11 @@ _DRAFT = ".draft"
 _OLD_SECONDS = 60.0
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of the messages, for its owner alone, where it is missing."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
 class Channel(virtual.Channel):  # type: ignore[misc] # kombu has no types
     """Puts whole messages, and takes each of them once. Each process declares the queue that it uses."""
 
@@ -36,7 +41,12 @@ class Channel(virtual.Channel):  # type: ignore[misc] # kombu has no types
     def _put(self, queue: str, payload: Any, **options: Any) -> None:
         name = f"{time.time_ns():020d}-{uuid.uuid4().hex}.{queue}.msg"
         draft = self._folder / f"{name}{_DRAFT}"
-        draft.write_text(dumps(payload))
+        text = dumps(payload)
+        try:
+            draft.write_text(text)
+        except FileNotFoundError:  # somebody emptied the queue by removing its folder
+            make_folder(self._folder)
+            draft.write_text(text)
         draft.rename(self._folder / name)
 
     def _get(self, queue: str, timeout: float | None = None) -> Any:
@@ -77,7 +87,7 @@ class Transport(virtual.Transport):  # type: ignore[misc] # same
     def establish_connection(self) -> Any:
         """Connect; what a killed process left unfinished is removed."""
         folder = Path(self.client.transport_options["folder"])
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         for draft in folder.glob(f"*{_DRAFT}"):
             try:
                 if draft.stat().st_mtime < time.time() - _OLD_SECONDS:

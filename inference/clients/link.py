@@ -33,6 +33,8 @@ from inference.protocol import (
     numbered,
 )
 
+FRAMES_A_TURN = 64  # a worker that sends without end must not keep a gateway's loop from everything else
+
 
 class Link:
     """See the module. `receive` gets each message in order; `failed` is called once, with the reason."""
@@ -62,6 +64,7 @@ class Link:
         self._read_bytes = 0
         self._unanswered_since: float | None = None  # when the oldest unanswered Hello or Renew was sent
         self._closed = False
+        self._reads_on = False  # the loop's next turn reads
         socket: Any = context.socket(zmq.DEALER)
         socket.setsockopt(zmq.IDENTITY, b"s" + secrets.token_bytes(15))
         socket.setsockopt(zmq.LINGER, 200)
@@ -102,7 +105,7 @@ class Link:
             return
         # The descriptor is edge-triggered: sending may have consumed the edge of a frame that waits to be read.
         if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            self._loop.call_soon(self._read_all)
+            self._read_on()
 
     def close(self) -> None:
         """End the session with a Goodbye; `failed` is not called."""
@@ -124,8 +127,10 @@ class Link:
             self._failed(reason)
 
     def _read_all(self) -> None:
-        """Read everything that has arrived."""
-        while not self._closed:
+        """Read everything that has arrived, `FRAMES_A_TURN` of it in one turn of the loop."""
+        for _ in range(FRAMES_A_TURN):
+            if self._closed:
+                return
             try:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -146,6 +151,16 @@ class Link:
                 self.incarnation = message.incarnation
                 self._unanswered_since = None
             self._receive(message)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if not self._reads_on:
+            self._reads_on = True
+            self._loop.call_soon(self._read_more)
+
+    def _read_more(self) -> None:
+        self._reads_on = False
+        self._read_all()
 
     async def _renew(self) -> None:
         while True:

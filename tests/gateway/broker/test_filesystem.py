@@ -159,3 +159,12 @@ def test_the_folder_is_its_owners_alone(tmp_path):
     with Connection("localhost", transport=filesystem.Transport, transport_options={"folder": str(folder)}) as link:
         link.channel()
     assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_queue_that_was_emptied_by_removing_its_folder_goes_on(connect, tmp_path):
+    """No task was sent any more until its process was started anew, and nothing did that."""
+    channel = connect()
+    tmp_path.rmdir()
+    channel._put(QUEUE, {"body": "1"})
+    assert channel._get(QUEUE) == {"body": "1"}
+    assert tmp_path.stat().st_mode & 0o777 == 0o700

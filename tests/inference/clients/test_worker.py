@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from inference.clients.link import FRAMES_A_TURN
 from inference.clients.session import EventStream, WorkerSession
 from inference.clients.worker import WorkerEngine
 from inference.errors import EngineError, OverloadedError, UnreachableError
@@ -54,3 +57,35 @@ async def test_what_isnt_prepared_in_time_is_no_sign_of_a_broken_worker(tmp_path
     with pytest.raises(UnreachableError):
         await session.call(UsageOf(2, "a"), 0)
     session.close()
+
+
+async def test_a_worker_that_sends_without_end_leaves_the_loop_to_others(tmp_path, monkeypatch):
+    """The loop stood for as long as such a flood went on: no renewal, nobody's stream."""
+    session = WorkerSession(f"ipc://{tmp_path}/nobody", renew_seconds=60, silence_seconds=60)
+    link, read = session._link, []
+    await asyncio.sleep(0)
+    monkeypatch.setattr(link, "_socket", Flood(link._socket))
+    monkeypatch.setattr(link, "_inbound", link)
+    monkeypatch.setattr(link, "read", lambda _: Stats("", 0, {}), raising=False)
+    monkeypatch.setattr(link, "_receive", read.append)
+    link._read_all()
+    link._read_all()  # the socket's descriptor calls once more: that begins no second chain of turns
+    assert len(read) == 2 * FRAMES_A_TURN
+    for turn in (3, 4):
+        await asyncio.sleep(0)
+        assert len(read) == turn * FRAMES_A_TURN
+    session.close()
+    assert len(read) == 4 * FRAMES_A_TURN
+
+
+class Flood:
+    """A socket on which there is always one more frame."""
+
+    def __init__(self, socket):
+        self._socket = socket
+
+    def recv_multipart(self, *_):
+        return [b"", b""]
+
+    def __getattr__(self, name):
+        return getattr(self._socket, name)
