@@ -204,7 +204,10 @@ class KeyView(RetrieveModelMixin, TenantView):
         responses={200: KeySerializer},
     )
     def patch(self, request: Request, pk: str) -> Response:
-        """Change the fields that are given; every process goes by them within a second."""
+        """Change the fields that are given; every process goes by them within a second. What is taken from a key
+        (scopes, models, networks, time) is taken from those that it made, too; one with nothing left is revoked. Limits
+        that it is given they get as well, each for itself.
+        """
         _refuse_old_secret(self)
         key = _own_key(self, pk)
         wanted = KeyTermsSerializer(data=request.data, partial=True)

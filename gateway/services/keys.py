@@ -19,7 +19,7 @@ from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, Tenant, User
 from gateway.services.restrictions import Restrictions
-from gateway.services.scopes import ALL, SCOPES, expanded
+from gateway.services.scopes import ALL, SCOPES, expanded, narrowed
 
 SECRET_PREFIX = "sk-sluice-"  # noqa: S105 - what secret scanners look for, not a secret
 DEFAULT_SCOPES = (ALL,)
@@ -82,6 +82,7 @@ def create_key(
     at least, and ends with it at the latest. Raises ServiceError naming the field that is wrong, if the tenant has as
     many keys as it may, or for a parent that has rates or spend limits itself: each new key would have them once more.
     """
+    _lock(tenant)
     wanted = _checked_scopes(scopes)
     if project.tenant_id != tenant.id or not project.is_active:
         raise ServiceError("project", "No such project.")
@@ -90,7 +91,7 @@ def create_key(
     _keep_below_the_most(tenant)
     if parent is not None:
         expires_at, restrictions = _bounded(parent, project, wanted, expires_at, restrictions)
-        if limits := Restrictions.of(parent).limits:
+        if limits := Restrictions.of(_found(tenant).get(id=parent.id)).limits:
             named = ", ".join(limits)
             raise ServiceError("", f"A key with limits of its own ({named}) makes none, which would have them anew.")
     secret = _new_secret()
@@ -125,9 +126,12 @@ def change_key(
 ) -> APIKey:
     """Return the key with this name, these scopes, this end and these restrictions, felt within a second.
 
-    A key that changes another one, `by`, gives no more than it has, as does the key that made it. Raises ServiceError
-    naming the field that is wrong, or for a key that was revoked.
+    A key that changes another one, `by`, gives no more than it has, as does the key that made it. What is taken from a
+    key is taken from those that it made, and from those that these made; one with nothing left is revoked. Limits that
+    it is given they get too, each for itself. Raises ServiceError naming the field that is wrong, or for a key that was
+    revoked.
     """
+    _lock(tenant)
     mine = _locked(tenant, key)
     wanted = _checked_scopes(scopes)
     _check_name_and_end(name, expires_at if expires_at != mine.expires_at else None)
@@ -139,6 +143,7 @@ def change_key(
     restrictions.put_on(mine)
     mine.save()
     restrictions.put_budget(mine)
+    _narrow_children(tenant, mine)
     return mine
 
 
@@ -154,6 +159,7 @@ def rotate_key(
     if not timedelta() <= overlap <= LONGEST_OVERLAP:
         hours = LONGEST_OVERLAP // timedelta(hours=1)
         raise ServiceError("overlap_hours", f"The overlap is between 0 and {hours} hours.")
+    _lock(tenant)
     mine, now = _locked(tenant, key), timezone.now()
     if mine.expires_at is not None and mine.expires_at <= now:
         raise ServiceError("", "This key has expired: make another one.")
@@ -189,10 +195,49 @@ def secret_ends_at(key: APIKey, secret: str) -> datetime | None:
     return min([end for end in (key.expires_at, key.previous_until) if end is not None], default=None)
 
 
+def _narrow_children(tenant: Tenant, key: APIKey) -> None:
+    """Take from the keys that `key` made, and from those that these made, what it hasn't itself."""
+    level = [key]
+    while level:
+        below: list[APIKey] = []
+        for maker in level:
+            children = _found(tenant).filter(parent=maker, revoked_at=None)
+            below += [child for child in children if _narrow(child, maker)]
+        level = below
+
+
+def _narrow(child: APIKey, maker: APIKey) -> bool:
+    """Bound the child by the key that made it; revoke it and return False where nothing is left."""
+    scopes, before = narrowed(child.scopes, maker.scopes), Restrictions.of(child)
+    restrictions = before.narrowed(Restrictions.of(maker))
+    if not scopes or restrictions is None:
+        revoke_key(tenant=child.tenant, key=child)
+        return False
+    end = min([one for one in (child.expires_at, maker.expires_at) if one is not None], default=None)
+    if (scopes, end, restrictions) != (child.scopes, child.expires_at, before):
+        child.scopes, child.expires_at = scopes, end
+        restrictions.put_on(child)
+        child.save()
+        restrictions.put_budget(child)
+    return True
+
+
+def _lock(tenant: Tenant) -> None:
+    """Have the tenant's keys made, changed, rotated and revoked one after the other until the transaction ends: so none
+    is made beside a change that it would escape, and no two changes wait for each other's keys.
+    """
+    Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+
+
+def _found(tenant: Tenant) -> QuerySet[APIKey]:
+    """Return the tenant's keys; those that are read stay locked until the transaction ends."""
+    keys = APIKey.objects.of(tenant).select_for_update(of=("self",))
+    return keys.select_related("tenant", "project", "parent__tenant", "budget")
+
+
 def _locked(tenant: Tenant, key: APIKey) -> APIKey:
     """Return the tenant's key, locked until the transaction ends; raise ServiceError for one that was revoked."""
-    mine = APIKey.objects.of(tenant).select_for_update(of=("self",)).select_related("tenant", "project", "budget")
-    found = mine.filter(id=key.id).first()
+    found = _found(tenant).filter(id=key.id).first()
     if found is None:
         raise ServiceError("key", "No such key.")
     if found.revoked_at is not None:
@@ -226,10 +271,7 @@ def _check_name_and_end(name: str, expires_at: datetime | None) -> None:
 
 
 def _keep_below_the_most(tenant: Tenant) -> None:
-    """Raise ServiceError if the tenant has SLUICE_MOST_KEYS keys; locks its row, so that concurrent calls can't exceed
-    that.
-    """
-    Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+    """Raise ServiceError if the tenant, which is locked, has SLUICE_MOST_KEYS keys."""
     works = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
     most = settings.SLUICE_MOST_KEYS
     if APIKey.objects.of(tenant).filter(works, revoked_at=None).count() >= most:
@@ -242,11 +284,10 @@ def _bounded(
     """Return end and restrictions of a key that `parent` makes or changes; raise ServiceError for a project or scope
     that the parent hasn't, and for what is wider than its own.
 
-    The parent's row is locked, so that it can't be revoked without its new child.
+    The parent's row is locked, so that it isn't revoked without its new child.
     """
     now = timezone.now()
-    found = APIKey.objects.of(parent.tenant).select_for_update(of=("self",)).select_related("budget")
-    mine = found.filter(id=parent.id, revoked_at=None).first()
+    mine = _found(parent.tenant).filter(id=parent.id, revoked_at=None).first()
     if mine is None or (mine.expires_at is not None and mine.expires_at <= now):
         raise ServiceError("", "The key that asks was revoked or has expired.")
     if project.id != mine.project_id:
@@ -282,6 +323,7 @@ def revoke_key(*, tenant: Tenant, key: APIKey) -> bool:
     """
     if key.tenant_id != tenant.id:
         raise ServiceError("key", "No such key.")
+    _lock(tenant)
     mine = APIKey.objects.of(tenant)
     level, changed = [key], False
     while level:

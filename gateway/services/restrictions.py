@@ -12,7 +12,7 @@ from billing.services.plans import latest_versions
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Tenant
-from gateway.services.networks import is_part_of, parsed_networks
+from gateway.services.networks import MOST_NETWORKS, is_part_of, parsed_networks, shared_networks
 from routing.models import PublicModel
 
 _RATES = ("request_limit", "credit_limit", "concurrency")
@@ -79,6 +79,25 @@ class Restrictions:
         }
         return Restrictions(models, networks, **rates, spend=SpendLimits(**spend))
 
+    def narrowed(self, by: Restrictions) -> Restrictions | None:
+        """Return these, with as much taken away as it takes to be at least as narrow as `by`; None where no model or no
+        network would be left, or more networks than a key has.
+        """
+        models = tuple(name for name in self.allowed_models or by.allowed_models if name in by.allowed_models)
+        networks = shared_networks(parsed_networks(self.networks or by.networks), parsed_networks(by.networks))
+        if (by.allowed_models and not models) or (by.networks and not 0 < len(networks) <= MOST_NETWORKS):
+            return None
+        rates = {name: _least(getattr(self, name), getattr(by, name)) for name in _RATES}
+        spend = {
+            one.name: _least(getattr(self.spend, one.name), getattr(by.spend, one.name)) for one in fields(SpendLimits)
+        }
+        return Restrictions(
+            models if by.allowed_models else self.allowed_models,
+            tuple(map(str, networks)) if by.networks else self.networks,
+            **rates,
+            spend=SpendLimits(**spend),
+        )
+
     def put_on(self, key: APIKey) -> None:
         """Set them on the key, except what it may spend; it isn't saved."""
         key.allowed_models, key.networks = list(self.allowed_models), list(self.networks)
@@ -112,6 +131,10 @@ def users_of(model: str) -> str:
     keys = sum(model in names for names in lists.iterator())
     told = [f"plan {name}" for name in plans] + ([f"{keys} key{'s' * (keys > 1)}"] if keys else [])
     return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+
+
+def _least(own: int | None, bound: int | None) -> int | None:
+    return min([limit for limit in (own, bound) if limit is not None], default=None)
 
 
 def _narrower(name: str, wanted: int | None, bound: int | None) -> int | None:
