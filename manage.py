@@ -8,16 +8,22 @@ import sys
 
 
 def main() -> None:
-    """Run one management command."""
+    """Run one management command; wrong settings, or a system check that fails, end it with 78 (EX_CONFIG)."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from django.core.management.base import SystemCheckError
     from django.db import DatabaseError
 
     try:
         execute_from_command_line(sys.argv)
     except ImproperlyConfigured as error:
-        sys.exit(f"settings: {error}")
+        sys.stderr.write(f"settings: {error}\n")
+        sys.exit(os.EX_CONFIG)
+    except SystemExit as end:
+        if isinstance(end.__context__, SystemCheckError):  # Django has said it, and ends with 1 as for any error
+            sys.exit(os.EX_CONFIG)
+        raise
     except DatabaseError:
         from gateway.management.doctor import database_problem
 

@@ -15,14 +15,19 @@ from gateway.management.supervisor import Supervisor
 DEADLINE = 10.0
 
 
-def gateways_problem(host: str, port: int, count: int) -> str:
-    """Return why `count` gateways can't be run at `host` and `port`, or an empty string."""
+def gateways_problem(count: int) -> str:
+    """Return why these settings don't allow `count` gateways, or an empty string."""
     if count < 1:
         return "--gateways has to be 1 or more"
     if count > 1 and settings.SLUICE_EMBEDDED:
         return "several gateways need PostgreSQL and Redis: set DATABASE_URL and REDIS_URL"
     if count > 1 and not settings.REDIS_URL:
         return "several gateways count limits together in Redis: set REDIS_URL"
+    return ""
+
+
+def ports_problem(host: str, port: int, count: int) -> str:
+    """Return why `count` gateways can't listen at `host` and `port` now, or an empty string."""
     first = settings.SLUICE_METRICS_PORT
     ports = [port, *(range(first, first + count) if first else ())]
     return next(filter(None, (port_problem(host, one) for one in ports)), "")

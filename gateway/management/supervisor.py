@@ -25,7 +25,8 @@ from typing import Self
 from gateway.management import leash, processes
 from gateway.management.processes import ChildSpec, Process, spawn
 
-FATAL = 78  # EX_CONFIG: a child that exits so can't be helped by another start
+FATAL = os.EX_TEMPFAIL  # a child lacks what no start of ours gets it, a port or its home's lock; a later one may
+_GIVEN_UP = (FATAL, os.EX_CONFIG)  # EX_CONFIG: settings are wrong
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
 ECHO = 1.0
@@ -47,7 +48,7 @@ class _Child:
     start_at: float = 0.0
     wanted: bool = True
     restarting: bool = False
-    has_run: bool = False
+    starts: int = 0
 
     @property
     def processes(self) -> list[Process]:
@@ -105,7 +106,7 @@ class Supervisor:
         self._rolling: deque[_Child] = deque()
 
     def run(self) -> int:
-        """Run until told to stop; return 0, or a child's FATAL after everything was stopped."""
+        """Run until told to stop; return 0, or the code of a child that was given up after everything was stopped."""
         with _Signals() as self._signals:
             return self._run()
 
@@ -180,8 +181,8 @@ class Supervisor:
 
     def _start(self, child: _Child) -> Process:
         beside = child.process or child.leaving
-        process = spawn(child.spec, self._clock(), replaces=child.has_run, beside=beside)
-        child.has_run = True
+        process = spawn(child.spec, self._clock(), replaces=child.starts > 0, beside=beside)
+        child.starts += 1
         self._tell_leash(f"+{process.popen.pid}")
         return process
 
@@ -202,7 +203,7 @@ class Supervisor:
                 process.kill()
 
     def _reap(self) -> int:
-        """Schedule the next start of each child that ended; return FATAL when one can't be helped."""
+        """Schedule the next start of each child that ended; return the code of one that can't be helped."""
         now = self._clock()
         for process in self._running():
             if process.kill_at is not None and now > process.kill_at and not process.has_ended:
@@ -218,8 +219,9 @@ class Supervisor:
             code, ran = child.process.popen.returncode, now - child.process.started_at
             self._forget(child.process)
             child.process = None
-            if code == FATAL:
-                return FATAL
+            # What has run once may again, when a person has mended it; until then the others go on.
+            if code in _GIVEN_UP and child.starts == 1:
+                return code
             if child.restarting or not child.wanted:
                 child.restarting, child.failures, child.start_at = False, 0, now
                 continue

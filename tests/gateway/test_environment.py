@@ -124,5 +124,5 @@ def test_a_command_says_it_in_one_line(tmp_path, name, value, meaning):
     given = {**os.environ, "SLUICE_HOME": str(tmp_path), name: value}
     command = [sys.executable, "manage.py", "check"]
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 78
     assert done.stderr == f"settings: {name} {meaning}\n"

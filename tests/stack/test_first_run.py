@@ -124,7 +124,7 @@ def test_quickstart_refuses_production(first):
 
 def test_production_refuses_what_a_first_run_left(first):
     refused = manage(first, "serve", SLUICE_ENV="production", SLUICE_DEBUG="true")
-    assert refused.returncode == 1
+    assert refused.returncode == 78
     for what in ("DEBUG is on", "SLUICE_SECRET_KEY", "Demo credentials are present"):
         assert what in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -139,7 +139,7 @@ def test_doctor_on_a_fresh_home_and_on_a_broken_database(first, tmp_path):
     assert "MEND  database" in broken.stdout
     assert "refused" in broken.stdout
     nonsense = manage(first, "doctor", DATABASE_URL="nonsense")
-    assert nonsense.returncode == 1
+    assert nonsense.returncode == 78
     assert "DATABASE_URL" in nonsense.stderr
     for said in (fresh, broken, nonsense):
         assert "Traceback" not in said.stdout + said.stderr

@@ -157,7 +157,7 @@ def test_a_second_gateway_on_a_home_names_the_first(serving):
         pytest.skip("only an embedded home has the lock")
     first = serving.pid_of("gateway")
     for second in commands(serving, ["serve", "--port", "1"], ["gateway", "--port", "1"]):
-        assert second.returncode == 78
+        assert second.returncode == 75
         assert f"already served by process {first}" in second.stderr
         assert "Traceback" not in second.stderr
 
@@ -183,7 +183,7 @@ def test_a_port_in_use_is_named(serving):
         port = str(taken.getsockname()[1])
         # One after the other: at the same time, one of them could find the home's lock taken by the other.
         refused = [*commands(serving, ["serve", "--port", port]), *commands(serving, ["gateway", "--port", port])]
-    assert [done.returncode for done in refused] == [1, 78]
+    assert [done.returncode for done in refused] == [1, 75]
     for done in refused:
         assert f"port {port}" in done.stderr
         assert "Traceback" not in done.stderr

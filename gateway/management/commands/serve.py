@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from gateway.home import runtime_directory
 from gateway.logs import configure_logs
 from gateway.management.doctor import database_problem
 from gateway.management.following import Following
-from gateway.management.gateways import Gateways, gateways_problem
+from gateway.management.gateways import Gateways, gateways_problem, ports_problem
 from gateway.management.processes import ChildSpec
 from gateway.management.starting import Starting
 from gateway.management.supervisor import FATAL, Supervisor
@@ -52,7 +53,9 @@ class Command(BaseCommand):
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
         host, port, node, count = options["host"], options["port"], options["node"], options["gateways"]
-        if problem := database_problem() or gateways_problem(host, port, count):
+        if problem := gateways_problem(count):
+            raise CommandError(problem, returncode=os.EX_CONFIG)
+        if problem := database_problem() or ports_problem(host, port, count):
             raise CommandError(problem)
         python, silence = [sys.executable, MANAGE], settings.SLUICE_WATCHDOG_SECONDS
         base_url = address_of(host, port)

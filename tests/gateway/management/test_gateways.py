@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from gateway.management.gateways import Gateways, gateways_problem
+from gateway.management.gateways import Gateways, gateways_problem, ports_problem
 from gateway.management.supervisor import Supervisor
 from tests.services.postgres import free_port
 
@@ -24,7 +24,7 @@ from tests.services.postgres import free_port
 )
 def test_several_gateways_need_postgresql_and_redis(settings, count, is_embedded, redis, problem):
     settings.SLUICE_EMBEDDED, settings.REDIS_URL = is_embedded, redis
-    found = gateways_problem("127.0.0.1", free_port(), count)
+    found = gateways_problem(count)
     assert problem in found
     assert bool(problem) == bool(found)
 
@@ -50,7 +50,7 @@ def test_gateways_share_one_socket_and_have_a_port_of_probes_each(settings, metr
         assert ports == [metrics_port, metrics_port + 1]
         assert first != second
         assert os.get_inheritable(shared) is False, "other children of `serve` don't get it"
-        assert "nothing can listen" in gateways_problem("127.0.0.1", port, 1), "a port in use is told before any start"
+        assert "nothing can listen" in ports_problem("127.0.0.1", port, 1), "a port in use is told before any start"
     finally:
         gateways.close()
 

@@ -160,11 +160,25 @@ def test_the_echo_of_a_signal_hurries_nobody(start):
     assert process.wait() == 0
 
 
-def test_a_fatal_child_ends_everything_with_its_code(start):
-    body = f"sys.exit(Supervisor([child('a', 'import sys; sys.exit(78)'), child('b', {polite('b')})]).run())"
+@pytest.mark.parametrize("code", [os.EX_TEMPFAIL, os.EX_CONFIG])
+def test_a_fatal_child_ends_everything_with_its_code(start, code):
+    body = f"sys.exit(Supervisor([child('a', 'import sys; sys.exit({code})'), child('b', {polite('b')})]).run())"
     process = start(body)
-    assert process.wait() == 78
+    assert process.wait() == code
     assert process.stdout.read().count("up") in {0, 1}
+
+
+def test_a_child_that_ran_once_ends_nothing_of_the_others(start, tmp_path):
+    """What came wrong meanwhile, in the database or a secret's file, is mended while the others serve."""
+    once = tmp_path / "once"
+    code = f"import pathlib, sys; a = pathlib.Path({str(once)!r}); ran = a.exists(); a.touch(); sys.exit(78 * ran)"
+    process = start(
+        f"sys.exit(Supervisor([child('a', {code!r}), child('b', {polite('b')})]).run())", stderr=subprocess.PIPE
+    )
+    assert any("a ended (exit code 78)" in line for line in process.stderr)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert "b ended" in process.stdout.read()
 
 
 def test_children_end_when_the_supervisor_is_killed(start):
