@@ -24,4 +24,5 @@ MAX_TOKEN_ID = 2**31 - 1
 MAX_IMAGES = 64  # in one request, its conversation included
 MAX_IMAGE_BYTES = 5 * 1024 * 1024
 MAX_IMAGE_SIDE = 8192  # pixels
+MAX_IMAGE_PIXELS = 100_000_000  # of all images of one request: a few kilobytes of PNG unpack to 200 MiB
 MAX_ADDRESS = 4096  # characters of an image's address

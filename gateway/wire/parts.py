@@ -11,7 +11,7 @@ from msgspec import UNSET, Meta
 from gateway.wire.common import Anything, Only, refuse_unless_neutral
 from gateway.wire.decode import invalid, unsupported
 from gateway.wire.images import image_of
-from gateway.wire.limits import MAX_IMAGES, MAX_PARTS
+from gateway.wire.limits import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_PARTS
 from inference.messages import Image, Message
 
 Url = str  # bounded by the body, and by what an image may have
@@ -110,6 +110,7 @@ class Reading:
         self.images = "none"  # "data" where all are sent along, "urls" where one has to be fetched
         self.image_at = ""  # the field of the first
         self._count = 0
+        self._pixels = 0  # of those whose size is known
 
     def content(
         self, content: str | Sequence[ChatPart | AnswerPart | ResponsePart], at: str, *, sees: bool = False
@@ -151,10 +152,13 @@ class Reading:
         return image
 
     def note(self, image: Image, at: str) -> None:
-        """Count an image that stands in the field `at`; refuse (400) one too many."""
+        """Count an image that stands in the field `at`; refuse (400) one too many, or too large beside the others."""
         self._count += 1
+        self._pixels += image.width * image.height
         if self._count > MAX_IMAGES:
             raise invalid(at, f"A request has at most {MAX_IMAGES} images.")
+        if self._pixels > MAX_IMAGE_PIXELS:
+            raise invalid(at, f"The images of a request have at most {MAX_IMAGE_PIXELS:,} pixels in all.")
         self.image_at = self.image_at or at
         if self.images != "urls":
             self.images = "data" if image.url[:5].lower() == "data:" else "urls"

@@ -120,6 +120,27 @@ async def test_images_of_a_request_are_bounded(app, world, monkeypatch):
     assert_error(answer, 400, "invalid_value", param="messages[0].content[2]")
 
 
+@pytest.mark.parametrize(
+    ("path", "of", "param"),
+    [
+        (CHAT, lambda urls: chat({"role": "user", "content": [seen(url) for url in urls]}), "messages[0].content[2]"),
+        (
+            RESPONSES,
+            lambda urls: responses(
+                *({"role": "user", "content": [{"type": "input_image", "image_url": url}]} for url in urls)
+            ),
+            "input[2].content[0]",
+        ),
+    ],
+)
+async def test_pixels_of_a_request_are_bounded_together(app, world, path, of, param):
+    """A few kilobytes of such images are gigabytes where a server unpacks them."""
+    world.let_see("org/big", "data")
+    large, small = data_url(png(8192, 8192)), data_url(png(4096, 4096))
+    assert (await ask(app, path, of([large, small]))).status == 200
+    assert_error(await ask(app, path, of([large, small, large])), 400, "invalid_value", param=param)
+
+
 async def test_a_tool_loop_in_history_reaches_the_engine_from_chat(app, world):
     body = chat(
         HI,
