@@ -31,7 +31,7 @@ MAX_FRAME_BYTES = 32 * 1024 * 1024  # ZeroMQ closes the connection on a larger o
 
 
 class ProtocolError(Exception):
-    """The peer broke the protocol: a frame that can't be decoded, or one with the wrong number."""
+    """The peer broke the protocol: a frame that can't be decoded or can't be true, or one with the wrong number."""
 
 
 # -- to the worker --------------------------------------------------------------------------------------------------
@@ -297,7 +297,9 @@ class Inbound:
         self._next = 1
 
     def read(self, parts: Sequence[bytes]) -> Any:
-        """Return the message in `parts`; raise `ProtocolError` for a gap, a repeat or an undecodable body."""
+        """Return the message in `parts`; raise `ProtocolError` for a gap, a repeat, an undecodable body, or a state that
+        can't be: it would break whoever adds up the states of all workers.
+        """
         if len(parts) != 2 or len(parts[0]) != _number.size:
             raise ProtocolError(f"a frame of {len(parts)} parts")
         (number,) = _number.unpack(parts[0])
@@ -307,6 +309,8 @@ class Inbound:
             message = self._decoder.decode(parts[1])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise ProtocolError(f"frame {number}: {error}") from error
+        if isinstance(message, Stats) and not all(health.is_possible for health in message.health.values()):
+            raise ProtocolError(f"frame {number}: a deployment's state that can't be")
         if number != UNNUMBERED:
             self._next += 1
         elif not isinstance(message, Fatal):

@@ -33,6 +33,13 @@ class Histogram:
         return all(mine >= before for mine, before in pairs) and self.seconds >= earlier.seconds
 
     @property
+    def is_possible(self) -> bool:
+        """Whether durations can have come to this."""
+        counts = self.counts
+        fits = len(counts) in {0, len(BOUNDS) + 1} and min(counts, default=0) >= 0
+        return fits and 0.0 <= self.seconds < math.inf
+
+    @property
     def total(self) -> int:
         """How many durations were counted."""
         return sum(self.counts)

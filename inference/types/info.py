@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
@@ -52,6 +53,7 @@ class EngineInfo:
     adapters: Mapping[str, str] = field(default_factory=dict)
 
 
+MOST_CAUSES = 16  # of preemptions: each is a series for ever where the engine's work is shown
 LOADING = "loading"  # `Health.reason` while the model is being loaded
 
 
@@ -96,6 +98,22 @@ class Work:
             self.queued + other.queued,
             self.first_tokens + other.first_tokens,
             self.gaps + other.gaps,
+        )
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an engine can have done this: no total is negative, and none is no number."""
+        totals = (
+            *(self.steps, self.rows, self.seconds, self.prefill_seconds),
+            *(self.prompt_tokens, self.cached_tokens, self.output_tokens),
+            *self.preemptions.values(),
+            *self.tenants.values(),
+        )
+        durations = (self.queued, self.first_tokens, self.gaps)
+        return (
+            all(0 <= total < math.inf for total in totals)
+            and len(self.preemptions) <= MOST_CAUSES
+            and all(counted.is_possible for counted in durations)
         )
 
     def follows(self, earlier: Work) -> bool:
@@ -145,3 +163,14 @@ class Health:
     work: Work | None = None
     adapters: tuple[str, ...] = ()
     process: str = ""
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether an engine can be so: no count is negative, and what are parts are."""
+        counts = (self.running, self.waiting, self.steps)
+        parts = (self.kv_used, self.kv_cached)
+        return (
+            min(counts) >= 0
+            and all(0.0 <= part <= 1.0 for part in parts)
+            and (self.work is None or self.work.is_possible)
+        )

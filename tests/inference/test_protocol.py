@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from hashlib import sha256
 from typing import Any
 
@@ -45,6 +46,7 @@ from inference.protocol import (
     worker_inbound,
 )
 from inference.types import (
+    BOUNDS,
     Delta,
     EngineFault,
     EngineInfo,
@@ -212,7 +214,7 @@ def described(schema: Any) -> Any:
 
 
 def test_an_engines_work_travels_and_is_read_without_the_durations_of_a_worker_that_tells_none() -> None:
-    durations = Histogram((1, 0, 2), 0.5)
+    durations = Histogram((1, 0, 2, *(0 for _ in BOUNDS[2:])), 0.5)
     work = Work(steps=3, tenants={"t": 1.5}, queued=durations, first_tokens=durations, gaps=Histogram())
     told = Stats("i", 5, {"d": Health(ready=True, work=work)})
     assert client_inbound().read([numbered(1), encode(told)]) == told
@@ -221,6 +223,40 @@ def test_an_engines_work_travels_and_is_read_without_the_durations_of_a_worker_t
         del older["health"]["d"]["work"][name]
     expected = Stats("i", 5, {"d": Health(ready=True, work=Work(steps=3, tenants={"t": 1.5}))})
     assert client_inbound().read([numbered(1), msgspec.msgpack.encode(older)]) == expected
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        Health(ready=True, running=-1),
+        Health(ready=True, waiting=-1),
+        Health(ready=True, steps=-1),
+        Health(ready=True, kv_used=1.5),
+        Health(ready=True, kv_cached=math.nan),
+        *(
+            Health(ready=True, work=work)
+            for work in (
+                Work(steps=-1),
+                Work(rows=-1),
+                Work(seconds=math.nan),
+                Work(prefill_seconds=-0.5),
+                Work(prompt_tokens=-1),
+                Work(cached_tokens=-1),
+                Work(output_tokens=-1),
+                Work(preemptions={"blocks": -5}),
+                Work(preemptions=dict.fromkeys(map(str, range(17)), 1)),
+                Work(tenants={"t": math.inf}),
+                Work(queued=Histogram((1, 2), 0.5)),
+                Work(first_tokens=Histogram((-1, *(0 for _ in BOUNDS)), 0.5)),
+                Work(gaps=Histogram((0, *(0 for _ in BOUNDS)), math.nan)),
+            )
+        ),
+    ],
+)
+def test_a_state_that_cant_be_breaks_the_protocol(health: Health) -> None:
+    """One negative count kept the gateway from looking at any engine, and a series of infinity from being read."""
+    with pytest.raises(ProtocolError, match="can't be"):
+        client_inbound().read([numbered(1), encode(Stats("i", 5, {"d": health}))])
 
 
 def test_a_change_of_the_messages_is_a_new_version() -> None:
