@@ -126,32 +126,33 @@ class Link:
             self._shut()
             self._failed(reason)
 
-    def _read_all(self) -> None:
-        """Read everything that has arrived, `FRAMES_A_TURN` of it in one turn of the loop."""
+    def _read_all(self) -> bool:
+        """Read everything that has arrived, `FRAMES_A_TURN` of it in one turn of the loop; False while there is more."""
         for _ in range(FRAMES_A_TURN):
             if self._closed:
-                return
+                return True
             try:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return True
             try:
                 message: FromWorker = self._inbound.read(parts)
             except ProtocolError as error:
                 self._fail(str(error))
-                return
+                return True
             self._read_bytes += len(parts[1])
             if isinstance(message, Fatal):
                 self._fail(message.reason)
-                return
+                return True
             if isinstance(message, Ready | Stats):
                 if self.incarnation not in {"", message.incarnation}:
                     self._fail("another worker answers at this endpoint")
-                    return
+                    return True
                 self.incarnation = message.incarnation
                 self._unanswered_since = None
             self._receive(message)
         self._read_on()
+        return False
 
     def _read_on(self) -> None:
         if not self._reads_on:
@@ -167,7 +168,8 @@ class Link:
             await asyncio.sleep(self._renew_seconds)
             # After a long pause of this event loop the answers may be waiting: they are read before silence is
             # measured, and only a Hello or Renew that was sent can be unanswered.
-            self._read_all()
+            while not self._read_all():
+                await asyncio.sleep(0)
             if self._closed:
                 return
             silence = self._clock() - self._unanswered_since if self._unanswered_since is not None else 0.0
