@@ -297,8 +297,8 @@ class Inbound:
         self._next = 1
 
     def read(self, parts: Sequence[bytes]) -> Any:
-        """Return the message in `parts`; raise `ProtocolError` for a gap, a repeat, an undecodable body, or a state that
-        can't be: it would break whoever adds up the states of all workers.
+        """Return the message in `parts`; raise `ProtocolError` for a gap, a repeat, an undecodable body, or a state
+        that can't be: it would break whoever adds up the states of all workers.
         """
         if len(parts) != 2 or len(parts[0]) != _number.size:
             raise ProtocolError(f"a frame of {len(parts)} parts")

@@ -127,7 +127,7 @@ class Link:
             self._failed(reason)
 
     def _read_all(self) -> bool:
-        """Read everything that has arrived, `FRAMES_A_TURN` of it in one turn of the loop; False while there is more."""
+        """Read what has arrived, `FRAMES_A_TURN` of it in one turn of the loop; False while there is more."""
         for _ in range(FRAMES_A_TURN):
             if self._closed:
                 return True
@@ -168,7 +168,7 @@ class Link:
             await asyncio.sleep(self._renew_seconds)
             # After a long pause of this event loop the answers may be waiting: they are read before silence is
             # measured, and only a Hello or Renew that was sent can be unanswered.
-            while not self._read_all():
+            while not self._read_all():  # noqa: ASYNC110 - others have their turn in between
                 await asyncio.sleep(0)
             if self._closed:
                 return
