@@ -27,6 +27,19 @@ class Scheduler(beat.Scheduler):  # type: ignore[misc] # celery has no types
 
     _quiet_until = 0.0
 
+    def tick(self, *args: Any, **options: Any) -> Any:
+        """Send what is due and return for how many seconds nothing is."""
+        self._forget_the_future()
+        return super().tick(*args, **options)
+
+    def _forget_the_future(self) -> None:
+        """Let no entry wait for a time that came already: a clock that was set back would stop it for as long."""
+        ahead = [entry for entry in self.schedule.values() if entry.last_run_at > entry.default_now()]
+        for entry in ahead:
+            entry.last_run_at = entry.default_now()
+        if ahead:
+            self.populate_heap()  # its order is that of the old times
+
     def apply_entry(self, entry: Any, producer: Any = None) -> None:
         """Send the entry's message; without a broker it is left out, and the next one does its work."""
         try:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
+from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from celery import Celery
@@ -35,6 +38,37 @@ def test_without_a_worker_the_queue_stays_short(scheduler, tmp_path):
     next(tmp_path.iterdir()).unlink()
     scheduler.tick()
     assert len(list(tmp_path.iterdir())) == MOST_WAITING
+
+
+def test_a_clock_that_is_set_back_stops_nothing(tmp_path, monkeypatch):
+    """What ran at a time that is yet to come counts as run now, whichever entry that is."""
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    app = Celery("some", set_as_current=False)
+    monkeypatch.setattr(app, "now", lambda: now)
+    app.conf.update(
+        broker_url="localhost",
+        broker_transport="gateway.broker.filesystem:Transport",
+        broker_transport_options={"folder": str(tmp_path)},
+        task_default_queue="q",
+        beat_schedule={name: {"task": name, "schedule": 1} for name in ("first", "second")},
+    )
+    scheduler = Scheduler(app)
+
+    def run(seconds):
+        nonlocal now
+        for _ in range(10 * seconds):
+            now += timedelta(seconds=0.1)
+            for _ in range(3):
+                scheduler.tick()
+        sent = [json.loads(path.read_text())["headers"]["task"] for path in tmp_path.iterdir()]
+        for path in tmp_path.iterdir():
+            path.unlink()
+        return Counter(sent)
+
+    assert min(run(seconds=5)[name] for name in ("first", "second")) >= 4
+    now -= timedelta(hours=1)
+    assert min(run(seconds=5)[name] for name in ("first", "second")) >= 4
+    scheduler.connection.release()
 
 
 @pytest.fixture
