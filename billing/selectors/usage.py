@@ -174,7 +174,9 @@ def hold_of(request_id: UUID, tenant: UUID) -> Hold | None:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The latest revision of a usage record that isn't exact: with what correcting it needs. `charge` is µcr."""
+    """The latest revision of a usage record that isn't exact: with what correcting it needs. `charge` and `held` are
+    µcr.
+    """
 
     request: UUID
     wallet: UUID
@@ -182,6 +184,7 @@ class Estimate:
     card_version: UUID
     multiplier_bp: int
     charge: int
+    held: int
 
 
 def estimates_since(moment: datetime, *, after: UUID | None = None, limit: int = 100) -> list[Estimate]:
@@ -193,5 +196,5 @@ def estimates_since(moment: datetime, *, after: UUID | None = None, limit: int =
     found = UsageRecord.objects.latest_revisions().filter(exact=False, day__gte=day_of(first), request__gte=first)
     if after is not None:
         found = found.filter(day__gte=day_of(after), request__gt=after)
-    columns = ("request", "wallet", "deployment", "card_version", "multiplier_bp", "charge")
+    columns = ("request", "wallet", "deployment", "card_version", "multiplier_bp", "charge", "held")
     return [Estimate(*row) for row in found.order_by("day", "request").values_list(*columns)[:limit]]

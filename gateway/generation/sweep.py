@@ -121,6 +121,8 @@ class Sweep:
         if orphan.kept is not None:
             return await self._decide_kept(orphan, orphan.kept)
         evidence = await self._evidence(orphan.deployment, orphan.request)
+        if not await self._is_covered(evidence, orphan, orphan.amount):
+            evidence = Lost()
         is_over = now - orphan.orphaned_at >= EVIDENCE_WINDOW
         match evidence:
             case NothingRan():
@@ -226,8 +228,11 @@ class Sweep:
             evidence = await self._evidence(estimate.deployment, estimate.request)
             if evidence is None:
                 silent.add(estimate.deployment)
-            elif isinstance(evidence, Lost | NothingRan):
+            elif isinstance(evidence, Lost | NothingRan) or not await self._is_covered(
+                evidence, estimate, estimate.held
+            ):
                 self._lost.add(estimate.request)
+                return None
             if not isinstance(evidence, Finished) or not evidence.exact:
                 return None
             operation = correction(
@@ -246,6 +251,15 @@ class Sweep:
             return None
         log.info("estimate_corrected", request_id=str(estimate.request), before=estimate.charge, charge=answer.charge)
         return "corrected"
+
+    async def _is_covered(self, evidence: Evidence | None, of: OrphanedHold | Estimate, held: int) -> bool:
+        """Whether what an engine tells fits in what was held: no honest one has generated more."""
+        if not isinstance(evidence, Finished | Running):
+            return True
+        charge = rating.charge(evidence.usage.classes(), await self._card(of.card_version), of.multiplier_bp)
+        if charge > held:
+            log.warning("evidence_impossible", request_id=str(of.request), charge=charge, held=held)
+        return charge <= held
 
     async def _card(self, version: UUID) -> CardPrices:
         """Return the prices that the hold was made under; a published version never changes."""

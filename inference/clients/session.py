@@ -47,14 +47,25 @@ ANSWER_SECONDS = 10.0  # for calls that don't wait for running requests
 
 
 class EventStream:
-    """The queue of one request's events, with the last `usage` that they reported."""
+    """The queue of one request's events, with the last `usage` that they reported.
 
-    __slots__ = ("_events", "_waiter", "usage")
+    It can have no more than `prompt_tokens` of prompt and, in all its answers, `allowance` of output.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_events", "_waiter", "allowance", "prompt_tokens", "usage")
+
+    def __init__(self, prompt_tokens: int) -> None:
         self.usage = Usage()
+        self.prompt_tokens = prompt_tokens
+        self.allowance = 0
         self._events: deque[Event | EngineError] = deque()
         self._waiter: asyncio.Future[None] | None = None
+
+    def check(self, usage: Usage) -> None:
+        """Raise EngineError when the request can't have that `usage`."""
+        if usage.prompt > self.prompt_tokens or usage.completion > self.allowance:
+            given = f"{self.prompt_tokens} and {self.allowance} tokens"
+            raise EngineError(f"The engine counted more than {given}: {usage}.", code="usage_impossible")
 
     def put(self, event: Event | EngineError) -> None:
         """Append an event, or the error that ends the request."""
@@ -153,11 +164,13 @@ class WorkerSession:
             raise UnreachableError(self._unreachable)
         if self._streams.setdefault(request_id, stream) is not stream:
             raise InvalidRequestError("the request is running already")
+        stream.allowance = allowance
         self._link.send(Submit(request_id, allowance, is_final))
 
     def extend(self, request_id: str, allowance: int, is_final: bool) -> None:
         """Raise a running request's allowance."""
-        if request_id in self._streams:
+        if (stream := self._streams.get(request_id)) is not None:
+            stream.allowance = max(stream.allowance, allowance)
             self._link.send(Extend(request_id, allowance, is_final))
 
     def cancel(self, request_id: str) -> None:
@@ -207,7 +220,7 @@ class WorkerSession:
                     stream = self._streams.get(wire.id)
                     if stream is None:
                         continue
-                    event = self._event_of(wire)
+                    event = self._event_of(wire, stream)
                     if isinstance(event, Finished | EngineError):
                         del self._streams[wire.id]
                     stream.put(event)
@@ -231,14 +244,20 @@ class WorkerSession:
             ):
                 self._answer(call, message)
 
-    def _event_of(self, wire: WireEvent) -> Event | EngineError:
-        """Return the event; for an invalid one cancel the request and return the error that ends it."""
+    def _event_of(self, wire: WireEvent, stream: EventStream) -> Event | EngineError:
+        """Return the event; for one that can't be cancel the request and return the error that ends it.
+
+        A worker that counts more than its request was given would have a tenant pay for what nobody held credit for.
+        """
         try:
-            return event_of(wire)
+            event = event_of(wire)
+            if isinstance(event, Delta | Finished):
+                stream.check(event.usage)
         except EngineError as error:
             log.warning("a request's event is invalid: %s", error.message, extra=request_field(wire.id))
             self._link.send(Cancel(wire.id))
             return error
+        return event
 
     def _answer(self, call: int, answer: object) -> None:
         waiting = self._calls.get(call)

@@ -56,7 +56,7 @@ class WorkerEngine:
 
     async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request_id = prepared.request.id
-        stream = EventStream()
+        stream = EventStream(prepared.prompt_tokens)
         self._session.submit(request_id, stream, allowance, is_final)
         has_ended = False
         try:

@@ -254,7 +254,7 @@ def test_estimates_are_found_oldest_first_until_they_are_corrected(desk):
     wanted = sorted([made[0].request, made[2].request, made[3].request])
     assert [one.request for one in found] == wanted
     first = next(one for one in found if one.request == made[0].request)
-    assert first == Estimate(made[0].request, wallet.pk, DEPLOYMENT, CARD, 10_000, 10)
+    assert first == Estimate(made[0].request, wallet.pk, DEPLOYMENT, CARD, 10_000, 10, 10)
     assert [one.request for one in estimates_since(since, limit=2)] == wanted[:2]
     assert [one.request for one in estimates_since(since, after=wanted[0], limit=9)] == wanted[1:]
 

@@ -118,6 +118,23 @@ async def test_finished_is_settled_exactly(bench, reason):
     assert await bench.turn() == {}
 
 
+TOO_MUCH = Usage(input=2**30, output=2**30)
+
+
+@pytest.mark.parametrize("evidence", [Finished(FinishReason.STOP, TOO_MUCH), Running(TOO_MUCH)])
+async def test_what_was_never_paid_for_is_no_evidence(bench, evidence):
+    """A worker in other hands than ours could charge a wallet without bound for a request that its gateway lost."""
+    world = await in_database(make_world)
+    bench.later = timedelta(minutes=20)
+    request, found = await swept(bench, world, evidence, {"input": 60, "output": 2})
+    assert found == {"estimated": 1}
+    charged, [row] = await in_database(assert_books, world, records=1)
+    assert (charged, row.exact) == (60 * 10 + 2 * 40, False)
+    bench.engine.record.entries[request.hex] = Finished(FinishReason.STOP, TOO_MUCH)
+    assert await bench.turn() == {}, "nor does it correct the estimate"
+    assert (await in_database(assert_books, world, records=1))[0] == charged
+
+
 @pytest.mark.parametrize(
     "evidence", [Finished(FinishReason.STOP, DONE), Finished(FinishReason.CANCELLED, DONE), Lost(), None]
 )

@@ -10,8 +10,8 @@ from inference.clients.link import FRAMES_A_TURN
 from inference.clients.session import EventStream, WorkerSession
 from inference.clients.worker import WorkerEngine
 from inference.errors import EngineError, OverloadedError, UnreachableError
-from inference.protocol import Batch, Cancel, Prepare, Ready, Stats, UsageOf, WireDelta
-from inference.types import Delta, GenerationRequest, Health, Kind, Usage
+from inference.protocol import Batch, Cancel, Prepare, Ready, Stats, UsageOf, WireDelta, WireFinished
+from inference.types import Delta, Finished, FinishReason, GenerationRequest, Health, Kind, Usage
 
 
 async def test_an_impossible_usage_ends_its_own_request_alone(tmp_path, monkeypatch):
@@ -20,7 +20,7 @@ async def test_an_impossible_usage_ends_its_own_request_alone(tmp_path, monkeypa
     sent = []
     monkeypatch.setattr(session._link, "send", sent.append)
     session._receive(Ready("w", {}))
-    bad, good = EventStream(), EventStream()
+    bad, good = EventStream(5), EventStream(5)
     session.submit("a", bad, 5, True)
     session.submit("b", good, 5, True)
     session._receive(Batch([WireDelta("a", "t", 1, 0, -5, 0), WireDelta("b", "t", 1, 0, 1, 0)]))
@@ -29,6 +29,30 @@ async def test_an_impossible_usage_ends_its_own_request_alone(tmp_path, monkeypa
     assert await good.get() == Delta("t", Usage(1, output=1))
     assert sent[2:] == [Cancel("a")]
     assert list(session._streams) == ["b"]
+    session.close()
+
+
+@pytest.mark.parametrize("usage", [Usage(4, 2), Usage(5, 0, 4), Usage(5, 0, 3, 1), Usage(2**30, output=2**30)])
+async def test_no_worker_counts_more_than_a_request_was_given(tmp_path, monkeypatch, usage):
+    """One in other hands than ours emptied every wallet whose requests it served, far below zero."""
+    session = WorkerSession(f"ipc://{tmp_path}/nobody", renew_seconds=60, silence_seconds=60)
+    sent = []
+    monkeypatch.setattr(session._link, "send", sent.append)
+    session._receive(Ready("w", {}))
+    for request in ("delta", "end", "honest"):
+        session.submit(request, EventStream(5), 2, False)
+        session.extend(request, 3, True)
+        session.extend(request, 1, True)
+    streams = dict(session._streams)
+    delta = WireDelta("delta", "t", usage.input, usage.cache_read, usage.output, usage.reasoning)
+    end = WireFinished("end", Finished(FinishReason.STOP, usage))
+    honest = WireFinished("honest", Finished(FinishReason.STOP, Usage(2, 3, 1, 2)))
+    session._receive(Batch([delta, end, honest]))
+    for request in ("delta", "end"):
+        with pytest.raises(EngineError, match="counted more"):
+            await streams[request].get()
+    assert await streams["honest"].get() == honest.finished
+    assert sent[-2:] == [Cancel("delta"), Cancel("end")]
     session.close()
 
 
