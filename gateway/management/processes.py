@@ -15,6 +15,7 @@ from gateway.management.watchdog import Watchdog
 from gateway.runtime.heartbeat import REPLACES, VARIABLE
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 HAS_DEATH_SIGNAL = sys.platform == "linux"
 
 
@@ -104,6 +105,15 @@ def spawn(spec: ChildSpec, now: float, *, replaces: bool = False, beside: Proces
     if replaces:
         told[REPLACES] = "1"
     return Process(spec, _popen(spec, told), heartbeat, watchdog, now)
+
+
+def hide_environment() -> None:
+    """Let no other process of this user read this one's environment or memory, as any may on Linux otherwise.
+
+    What it executes isn't hidden by it. See prctl(2), PR_SET_DUMPABLE.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _popen(spec: ChildSpec, told: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -8,6 +8,7 @@ handled meanwhile; another thread (`prompts.py`) tokenises long prompts, and one
 from __future__ import annotations
 
 import logging
+import resource
 import secrets
 import signal
 import threading
@@ -31,6 +32,10 @@ from inference.worker.requests import Command, DrainCommand, Request, StopComman
 from inference.worker.serving import Serving
 from inference.worker.sessions import Outgoing, Reader
 from inference.worker.step_loop import StepLoop
+
+# How long a connection may take to prove its key, and how many can try: each costs a descriptor.
+_HANDSHAKE_MS = 3_000
+_DESCRIPTORS = 65_536
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +178,8 @@ class Worker:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if keys is not None:
             router.setsockopt(zmq.IPV6, 1)
+            router.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+            _raise_file_limit()
             self._authenticator = secure_server(self._context, router, keys)
         router.bind(config.endpoint)
         return router
@@ -216,6 +223,14 @@ class Worker:
         if (path := _socket_file(self.config.endpoint)) is not None:
             path.unlink(missing_ok=True)
         self._record.close()
+
+
+def _raise_file_limit() -> None:
+    """Let this process have `_DESCRIPTORS` files and connections, as far as the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _socket_file(endpoint: str) -> Path | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
 
 from tests.services.postgres import free_port
 from tests.services.redis import RedisServer
@@ -176,7 +180,7 @@ def _spread(topology: Topology) -> None:
     (stack.home / f"node-{NODE}.key").rename(far_home / f"node-{NODE}.key")
     celery = [sys.executable, "-m", "celery", "-A", "gateway"]
     upstream = [sys.executable, "-m", "tests.stack.programs.upstream", "--port", str(topology.upstream_port)]
-    far = stack.environment | {"SLUICE_HOME": str(far_home)}
+    far = stack.environment | {"SLUICE_HOME": str(far_home), "DATABASE_URL": _url_of_the_node(stack)}
     for name, command, environment in (
         ("upstream", upstream, stack.environment),
         (NODE, [sys.executable, "manage.py", "worker", "--node", NODE], far),
@@ -188,6 +192,20 @@ def _spread(topology: Topology) -> None:
     topology.wait_until(lambda: topology.served() == {}, "the foreign server doesn't answer")
     stack.script("spread", NODE, f"http://127.0.0.1:{topology.upstream_port}")
     topology.wait_until_ready()
+
+
+def _url_of_the_node(stack: Stack) -> str:
+    """Make the role that docs/nodes.md advises, which may read a node's tables alone, and return its DATABASE_URL."""
+    url = stack.environment["DATABASE_URL"]
+    advice = (ROOT / "docs/nodes.md").read_text()
+    block = re.search(r"```sql\n(CREATE ROLE \w+) .*?(GRANT .*?;)\n```", advice, re.DOTALL)
+    assert block is not None
+    create, grant = block.groups()
+    with psycopg.connect(url, autocommit=True) as connection:
+        with suppress(psycopg.errors.DuplicateObject):  # roles are the server's, which other topologies use too
+            connection.execute(f"{create} LOGIN")
+        connection.execute(grant)
+    return urlsplit(url)._replace(netloc=f"{create.split()[-1]}@{urlsplit(url).netloc.rpartition('@')[2]}").geturl()
 
 
 def _end(topology: Topology) -> None:

@@ -14,7 +14,7 @@ from django.db import DatabaseError
 
 from gateway.home import runtime_directory
 from gateway.management.following import CHILD, Following
-from gateway.management.processes import ChildSpec
+from gateway.management.processes import ChildSpec, hide_environment
 from gateway.management.supervisor import Supervisor
 from gateway.services.worker_environment import worker_environment
 from gateway.services.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_spec
@@ -56,6 +56,7 @@ class Command(BaseCommand):
         os.execve(sys.executable, command, worker_environment(os.environ))  # noqa: S606
 
     def _supervise(self, node: str, where: dict[str, str]) -> None:
+        hide_environment()  # the worker, which runs foreign models, isn't given the address of the database either
         manage = str(Path(settings.BASE_DIR) / "manage.py")
         command = [sys.executable, manage, "worker", "--exec", "--node", node]
         command += [part for name, value in where.items() if value for part in (f"--{name}", value)]

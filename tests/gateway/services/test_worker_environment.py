@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 
 import pytest
 from django.core.management import call_command
 
+from gateway.management.supervisor import Supervisor
 from gateway.services.worker_environment import fetch_environment
+from routing.models import Node
 
 SECRETS = {
     "DATABASE_URL": "postgresql://sluice:password@db/sluice",
@@ -47,3 +50,21 @@ def test_a_worker_inherits_no_secret(executed, monkeypatch, tmp_path):
 def test_what_fetches_models_gets_the_hubs_token_and_no_other_secret():
     given = {**SECRETS, "HF_TOKEN": "hub", "HTTPS_PROXY": "http://proxy", "PATH": "/bin"}
     assert fetch_environment(given) == {"HF_TOKEN": "hub", "HTTPS_PROXY": "http://proxy", "PATH": "/bin"}
+
+
+@pytest.mark.django_db
+@pytest.mark.skipif(sys.platform != "linux", reason="it is Linux that shows processes to each other")
+def test_a_nodes_supervisor_hides_its_environment_from_its_worker(monkeypatch, settings, tmp_path):
+    """The worker, a process of the same user, could read the database's address in /proc."""
+    settings.SLUICE_HOME = tmp_path
+    monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
+    Node.objects.create(name="far", address="tcp://127.0.0.1:1", public_key="k" * 40)
+    prctl = ctypes.CDLL(None).prctl
+    is_readable, get, put = [], 3, 4
+    monkeypatch.setattr(Supervisor, "run", lambda _: is_readable.append(prctl(get, 0, 0, 0, 0)))
+    try:
+        with pytest.raises(SystemExit):
+            call_command("worker", "--node", "far")
+    finally:
+        prctl(put, 1, 0, 0, 0)
+    assert is_readable == [0]

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from billing.services import cards
 from gateway.home import runtime_directory, worker_endpoint
+from gateway.management.following import Following
 from gateway.services import worker_specs
 from inference.config import WorkerConfig
-from routing.models import Deployment
+from routing.models import Adapter, Deployment, PublicModel
 from routing.services.catalogue import add_model
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -113,3 +118,22 @@ def test_prefixes_are_keyed_by_the_caches_own_secret(settings, tmp_path, monkeyp
     assert worker_specs.worker_spec("local").secret == before
     settings.SLUICE_CACHE_SECRET = "another"
     assert worker_specs.worker_spec("local").secret != before
+
+
+@pytest.mark.django_db
+def test_a_nodes_role_may_read_what_its_worker_asks_for_and_nothing_else(
+    settings, tmp_path, monkeypatch, django_assert_max_num_queries
+):
+    """docs/nodes.md names the tables. A role that might read all would read sessions too."""
+    monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
+    settings.SLUICE_HOME = tmp_path
+    cards.publish("card", {0: {"input": 10, "output": 50}}, note="")
+    base = add_model(name="m", kinds=["chat"], context_length=512, rate_card="card", source="/m")
+    own = PublicModel.objects.create(name="own", kinds=["chat"], context_length=512, rate_card="card")
+    Adapter.objects.create(base=base.model, model=own, config={}, rank=4, bytes=1)
+    with django_assert_max_num_queries(20) as asked:
+        Following("local", pytest.fail).look(None)
+    read = {table for one in asked for table in re.findall(r'(?:FROM|JOIN) "(\w+)"', one["sql"])}
+    granted = re.search(r"GRANT SELECT ON(.*?)TO sluice_node", (ROOT / "docs/nodes.md").read_text(), re.DOTALL)
+    assert granted is not None
+    assert set(re.findall(r"\w+", granted[1])) == read

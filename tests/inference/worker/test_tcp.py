@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import socket
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -87,6 +89,20 @@ async def test_nobody_else_is_served(far: Far) -> None:
     assert far.worker.stop() == 0
     assert any("unknown key" in line["event"] for line in far.worker.lines())
     assert far.spec.secret_key not in far.worker.output
+
+
+async def test_who_proves_nothing_is_let_go(far: Far) -> None:
+    """Connections that said nothing were kept for half a minute, and a worker had 1,024 of them at most."""
+    engine = open_engine(far.spec)
+    await ready(engine)
+    await engine.close()
+    host, _, port = far.spec.endpoint.removeprefix("tcp://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as silent:
+        while silent.recv(1024):  # its greeting; a worker that waits longer ends this with TimeoutError
+            pass
+    assert far.worker.process is not None
+    soft, hard = resource.prlimit(far.worker.process.pid, resource.RLIMIT_NOFILE)
+    assert soft == min(hard, 65_536)
 
 
 async def test_tcp_without_keys_is_not_even_tried() -> None:
