@@ -11,6 +11,7 @@ import structlog
 from redis.asyncio import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 
 from billing.limits.redis.wire import Command, ReplyError, Script, Wire
 
@@ -93,9 +94,7 @@ class RedisConnection:
         wire = self._wire
         self._end()
         if wire is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CONNECT_SECONDS):
-                    await wire.wait_closed()
+            await _closed(wire)
         await self._pool.disconnect()
 
     # -- asking -----------------------------------------------------------------------------------------------------
@@ -172,9 +171,12 @@ class RedisConnection:
                     limit.reschedule(asyncio.get_running_loop().time() + max(self._patience, CONNECT_SECONDS))
                     await wire.ask(commands)
         except BaseException:
+            # Waited for, since TLS says goodbye first, and the event loop may end right after.
             if wire is not None:
-                wire.close()
-            await connection.disconnect(nowait=True)
+                await _closed(wire)
+            with contextlib.suppress(TimeoutError, RedisError):
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await connection.disconnect()
             raise
         self._wire = wire
         self._sent_at = self._opened_at = asyncio.get_running_loop().time()
@@ -215,6 +217,14 @@ class RedisConnection:
             if not command.future.done():
                 command.future.set_exception(StoreLostError("Redis does not answer"))
                 command.future.exception()  # retrieved: nobody need wait for it
+
+
+async def _closed(wire: Wire) -> None:
+    """Close `wire`, and wait for it as long as for a connection."""
+    wire.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await wire.wait_closed()
 
 
 def _text(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from billing.limits.redis.connection import RedisConnection
 from billing.limits.redis.store import SCRIPTS, RedisRateStore
+from billing.limits.redis.wire import Command, Wire
 from billing.limits.types import Bucket, Take, Taken
 from tests.services.postgres import free_port
 from tests.services.proxies import certificate
@@ -71,3 +73,27 @@ async def test_a_redis_that_refuses_or_cannot_prove_itself_is_named(guarded, cap
         assert "sluice:wrong" not in told
     finally:
         await connection.close()
+
+
+async def test_a_connection_that_is_given_up_while_it_opens_is_closed_at_once(guarded, monkeypatch):
+    """TLS says goodbye first: a loop that ended right after left the socket open."""
+    sockets, is_asking = [], asyncio.Event()
+
+    class Seen(Wire):
+        def __init__(self, connection, on_loss):
+            sockets.append(connection._writer.get_extra_info("socket"))
+            super().__init__(connection, on_loss)
+
+    def greeting():
+        is_asking.set()
+        yield [Command("BLPOP", "nothing", "0")]
+
+    monkeypatch.setattr("billing.limits.redis.connection.Wire", Seen)
+    connection = RedisConnection(address(guarded), SCRIPTS, 5.0)
+    connection.greeting = greeting
+    opening = asyncio.create_task(connection.open())
+    await is_asking.wait()
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    assert [socket.fileno() for socket in sockets] == [-1]
+    await connection.close()
