@@ -12,7 +12,7 @@ from django.conf import settings
 
 from billing import clock
 from billing import jobs as billing
-from billing.jobs import Job
+from billing.jobs import Job, sweep_job
 from billing.services.reconciliation import reconcile_if_due
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
@@ -25,7 +25,7 @@ from gateway.services.batches import forget_batches
 from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
 from gateway.services.task_states import forget_others, noted
-from gateway.stored.rows import fail_lost
+from gateway.stored.rows import losses
 
 logger = logging.getLogger("sluice.jobs")
 
@@ -44,7 +44,7 @@ def jobs() -> tuple[Job, ...]:
         Job("billing.reconciliation", _reconcile, every_s=60),
         Job("gateway.mail", send_due_mail, every_s=2),
         Job("gateway.purge", _purge, every_s=60),
-        Job("gateway.responses", lambda: fail_lost() > 0, every_s=30),
+        sweep_job("gateway.responses", losses(), every_s=30),
         _files(),
         Job("gateway.adapters", lambda: adapters.sweep(clock.now(), limit=20) > 0, every_s=300),
         Job("gateway.batch_input", take_in, every_s=1),
