@@ -1,4 +1,6 @@
-"""System checks that refuse an unsafe production configuration; each message says what to set."""
+"""System checks that refuse a storage that can't be, and an unsafe production configuration; each message says what to
+set.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.exceptions import ImproperlyConfigured
+from django.core.files.storage import Storage, storages
 from django.db import DatabaseError
 from django.db.models import Q
 
@@ -22,6 +26,22 @@ def check_environment(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
         hint = "Set SLUICE_ENV to development or production."
         return [Error(f"SLUICE_ENV is {settings.SLUICE_ENV!r}.", hint=hint, id="sluice.E001")]
     return _production() if settings.SLUICE_ENV == "production" else []
+
+
+@register(Tags.files)
+def check_files_storage(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Report a storage of tenants' files that can't be made: it would be missed at the first upload."""
+    try:
+        is_one, problem = isinstance(storages["files"], Storage), "it is no storage of Django's"
+    except (ImproperlyConfigured, ImportError, TypeError, ValueError) as error:
+        is_one, problem = False, str(error)
+    if is_one:
+        return []
+    hint = (
+        "Set SLUICE_FILES_STORAGE to the class of a storage that is installed, such as "
+        "storages.backends.s3.S3Storage, and SLUICE_FILES_OPTIONS to options that it has."
+    )
+    return [Error(f"SLUICE_FILES_STORAGE can't be used: {problem}.", hint=hint, id="sluice.E009")]
 
 
 _LEAST_SECRET = 32
