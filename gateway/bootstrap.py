@@ -162,7 +162,8 @@ def _open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:
         raise ImproperlyConfigured(
             "OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry isn't installed: pip install 'sluice[otel]'"
         ) from error
-    exporter = exporter_to(settings.OTEL_EXPORTER_OTLP_ENDPOINT)
+    own = settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
+    exporter = exporter_to(own or f"{settings.OTEL_EXPORTER_OTLP_ENDPOINT}/v1/traces")
     return open_spans(settings.SLUICE_TRACE_SHARE, str(incarnation), exporter)
 
 

@@ -1,4 +1,6 @@
-"""System checks that refuse an unsafe production configuration; each message says what to set."""
+"""System checks that refuse a storage that can't be, and an unsafe production configuration; each message says what to
+set.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ from django.apps import AppConfig
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.exceptions import ImproperlyConfigured
+from django.core.files.storage import Storage, storages
 from django.db import DatabaseError
 from django.db.models import Q
 
@@ -24,21 +28,40 @@ def check_environment(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
     return _production() if settings.SLUICE_ENV == "production" else []
 
 
+@register(Tags.files)
+def check_files_storage(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Report a storage of tenants' files that can't be made: it would be missed at the first upload."""
+    try:
+        is_one, problem = isinstance(storages["files"], Storage), "it is no storage of Django's"
+    except (ImproperlyConfigured, ImportError, TypeError, ValueError) as error:
+        is_one, problem = False, str(error)
+    if is_one:
+        return []
+    hint = (
+        "Set SLUICE_FILES_STORAGE to the class of a storage that is installed, such as "
+        "storages.backends.s3.S3Storage, and SLUICE_FILES_OPTIONS to options that it has."
+    )
+    return [Error(f"SLUICE_FILES_STORAGE can't be used: {problem}.", hint=hint, id="sluice.E009")]
+
+
 _LEAST_SECRET = 32
 _GUESSABLE = re.compile(r"insecure|change.?me|example|secret.?key|password|development|sluice", re.IGNORECASE)
-_SECRETS = ("SECRET_KEY", "SLUICE_KEY_HASH_SECRET", "SLUICE_CACHE_SECRET", "SLUICE_CREDENTIAL_SECRET")
+_SECRETS = ("SLUICE_KEY_HASH_SECRET", "SLUICE_CACHE_SECRET", "SLUICE_CREDENTIAL_SECRET")
+
+
+def _secrets() -> dict[str, str]:
+    """Return the secrets by variable, without those that aren't set: for them the first one stands in."""
+    key = str(settings.SECRET_KEY)
+    others = {name: str(getattr(settings, name)) for name in _SECRETS}
+    return {"SLUICE_SECRET_KEY": key, **{name: value for name, value in others.items() if value != key}}
 
 
 def _weak_secrets() -> list[CheckMessage]:
     """Report each secret that is short, of few characters, or reads like a placeholder."""
     found: list[CheckMessage] = []
-    values = {name: str(getattr(settings, name)) for name in _SECRETS}
-    for name, value in values.items():
-        if name != "SECRET_KEY" and value == values["SECRET_KEY"]:
-            continue  # not set: it falls back on another secret, which is checked itself
+    for variable, value in _secrets().items():
         if len(value) >= _LEAST_SECRET and len(set(value)) >= _LEAST_SECRET // 3 and not _GUESSABLE.search(value):
             continue
-        variable = "SLUICE_SECRET_KEY" if name == "SECRET_KEY" else name
         hint = f"Set {variable} to 50 random characters: python -c 'import secrets; print(secrets.token_urlsafe(48))'."
         found.append(Error(f"{variable} is short or can be guessed.", hint=hint, id="sluice.E005"))
     return found
@@ -111,6 +134,10 @@ def _worth_knowing() -> list[CheckMessage]:
     if (plan := settings.SLUICE_SIGNUP_PLAN) and not _is_offered(plan):
         hint = "Set SLUICE_SIGNUP_PLAN to the slug of a plan that is offered, or to nothing."
         found.append(checks.Warning(f"Nobody can sign up: no plan {plan!r} is offered.", hint=hint, id="sluice.W005"))
+    for variable in [name for name, value in _secrets().items() if "," in value and name != "SLUICE_CACHE_SECRET"]:
+        hint = "Choose one without commas. What this one protects ends when it is replaced."
+        problem = f"{variable} has a comma, so that it can't be one of the fallbacks, which are comma-separated."
+        found.append(checks.Warning(problem, hint=hint, id="sluice.W006"))
     if settings.SLUICE_EMBEDDED:
         hint = "Set DATABASE_URL=postgresql://… unless one process on one machine is all you want."
         found.append(checks.Warning("The ledger is on SQLite.", hint=hint, id="sluice.W002"))

@@ -49,6 +49,9 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
             return super().get_value(var, cast, **options)
         except OSError as error:
             raise ImproperlyConfigured(f"{var}_FILE can't be read: {error}") from error
+        except UnicodeDecodeError:  # which quotes the file
+            text = f"{var}_FILE names a file that isn't UTF-8 text: write the value as text"
+            raise ImproperlyConfigured(text) from None
 
     def whole(self, name: str, default: int, *, least: int = 1, most: int = _MOST) -> int:
         """Return a whole number within bounds."""
@@ -73,10 +76,13 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
 
         return self._read(name, short(default), short, lambda rate: rate[0] not in "0-", "a rate such as 30/minute")
 
-    def address(self, name: str, default: str) -> str:
+    def address(self, name: str, default: str, *, example: str = "https://sluice.example.com") -> str:
         """Return an http(s) address without its last slash."""
-        meaning = "an address such as https://sluice.example.com"
-        return self._read(name, default, lambda text: text.rstrip("/"), _is_address, meaning)
+        return self.exact_address(name, default, example=example).rstrip("/")
+
+    def exact_address(self, name: str, default: str, *, example: str) -> str:
+        """Return an http(s) address as it is given."""
+        return self._read(name, default, str, _is_address, f"an address such as {example}")
 
     def redis(self, name: str) -> str:
         """Return the address of a Redis, empty where none is given."""

@@ -152,7 +152,10 @@ LOGGING_CONFIG = "gateway.logs.configure_command"
 LOGGING = {"version": 1}
 
 # Traces are exported where this is set; OpenTelemetry's own variables say how. The share is drawn here, by chance.
-OTEL_EXPORTER_OTLP_ENDPOINT = env.str("OTEL_EXPORTER_OTLP_ENDPOINT", default="")
+OTEL_EXPORTER_OTLP_ENDPOINT = env.address("OTEL_EXPORTER_OTLP_ENDPOINT", "", example="http://collector:4318")
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = env.exact_address(
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "", example="http://collector:4318/v1/traces"
+)
 SLUICE_TRACE_SHARE = env.number("SLUICE_TRACE_SHARE", 1.0, least=0.0, most=1.0)
 
 # Requests of a tenant beyond its plan's concurrency wait for a place.

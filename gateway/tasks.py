@@ -12,7 +12,7 @@ from django.conf import settings
 
 from billing import clock
 from billing import jobs as billing
-from billing.jobs import Job
+from billing.jobs import Job, sweep_job
 from billing.services.reconciliation import reconcile_if_due
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
@@ -20,12 +20,12 @@ from gateway.batches.results import finish
 from gateway.celery import app
 from gateway.files import adapters, storage
 from gateway.runtime.heartbeat import touch_heartbeat
+from gateway.services import files
 from gateway.services.batches import forget_batches
-from gateway.services.files import remove_files
 from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
 from gateway.services.task_states import forget_others, noted
-from gateway.stored.rows import fail_lost
+from gateway.stored.rows import losses
 
 logger = logging.getLogger("sluice.jobs")
 
@@ -44,8 +44,8 @@ def jobs() -> tuple[Job, ...]:
         Job("billing.reconciliation", _reconcile, every_s=60),
         Job("gateway.mail", send_due_mail, every_s=2),
         Job("gateway.purge", _purge, every_s=60),
-        Job("gateway.responses", lambda: fail_lost() > 0, every_s=30),
-        Job("gateway.files", _remove_files, every_s=60),
+        sweep_job("gateway.responses", losses(), every_s=30),
+        _files(),
         Job("gateway.adapters", lambda: adapters.sweep(clock.now(), limit=20) > 0, every_s=300),
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_lines", Driver().step, every_s=1),
@@ -59,9 +59,14 @@ def _purge() -> bool:
     return purge(now) + forget_batches(now, limit=200) > 0
 
 
-def _remove_files() -> bool:
-    storage.sweep_drafts()
-    return remove_files(clock.now(), limit=20) > 0
+def _files() -> Job:
+    removal = files.removal()
+
+    def step() -> bool:
+        storage.sweep_drafts()
+        return files.hide_expired(clock.now(), limit=20) > 0 or removal.turn() > 0
+
+    return Job("gateway.files", step, every_s=60)
 
 
 def _reconcile() -> bool:

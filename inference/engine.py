@@ -4,10 +4,11 @@ Contract of every implementation:
 
 - `generate` yields `Started`, then `Delta`… or `Vector`…, then exactly one `Finished`, always last, always with usage,
   on every path. Closing the iterator cancels the request. `UnpreparedError`, `OverloadedError` and
-  `InvalidRequestError` may be raised instead of the first event; then nothing ran. `UnpreparedError` with its own code
-  ``unprepared`` means that the prompt is no longer kept: the gateway, which knows the hold, may prepare it once more.
-  With the code ``request_closed`` the id has run, ended or been recorded as never run, and stays refused. Any other
-  `EngineError` in that place is a failure of the engine, after which `UnreachableError` leaves open what ran.
+  `InvalidRequestError` may be raised instead of the first event; then nothing ran, unless its `may_have_run` says so.
+  `UnpreparedError` with its own code ``unprepared`` means that the prompt is no longer kept: the gateway, which knows
+  the hold, may prepare it once more. With the code ``request_closed`` the id has run, ended or been recorded as never
+  run, and stays refused. Any other `EngineError` in that place is a failure of the engine, after which
+  `UnreachableError` leaves open what ran.
 - A request that has generated its `allowance` (output tokens permitted in all) pauses until `extend` raises it, for 2 s
   at most; after that, or at once when `is_final` is set, it ends with reason ``allowance``. At max_tokens it ends with
   ``length``.

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 
 class EngineError(Exception):
-    """Base of every error that an engine raises. `param` names the request's field at fault."""
+    """Base of every error that an engine raises. `param` names the request's field at fault; `may_have_run` says that
+    the engine may have computed something for the request.
+    """
 
     code = "engine_error"
+    may_have_run = False
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -44,6 +47,7 @@ class UnreachableError(EngineError):
     """The engine doesn't answer: whether the request ran is unknown."""
 
     code = "engine_unreachable"
+    may_have_run = True
 
 
 class ModelRefusedError(EngineError):

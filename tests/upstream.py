@@ -318,7 +318,7 @@ class _Answer:
             number = self.made + 1
             if number == plan.end_at:
                 return None, None
-            if number == plan.error_at or (word == "FAIL" and number == 1):
+            if number == plan.error_at or word == "FAIL":
                 await self.write(b'data: {"error": {"message": "the row failed", "code": 500}}\n\n')
                 return None, None
             if number == plan.garbage_at:

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from billing import clock
 from gateway.batches.lines import MOST_LINES, ByLine, checked, lines_of
-from gateway.batches.work import Work, work_on
+from gateway.batches.work import Work, remove_lines, work_on
 from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
@@ -46,7 +46,7 @@ def take_in() -> bool:
 
 def _take_in(work: Work) -> None:
     batch = work.batch
-    _remove_lines(batch)  # of a process that was stopped
+    remove_lines(batch)  # of a process that was stopped
     reading = _Reading(batch)
     try:
         file = StoredFile.objects.unscoped().filter(id=batch.input_file).first()
@@ -67,7 +67,7 @@ def _take_in(work: Work) -> None:
     now = clock.now()
     if reading.errors:
         work.mine(_Status.VALIDATING).update(status=_Status.FAILED, errors=reading.errors, failed_at=now, ended_at=now)
-        _remove_lines(batch)
+        remove_lines(batch)
     else:
         work.mine(_Status.VALIDATING).update(
             status=_Status.IN_PROGRESS, total=reading.count, model=reading.model, in_progress_at=now
@@ -164,8 +164,3 @@ def _chunks(rows: Iterator[BatchLine]) -> Iterator[list[BatchLine]]:
             chunk = []
     if chunk:
         yield chunk
-
-
-def _remove_lines(batch: Batch) -> None:
-    while some := list(BatchLine.objects.filter(batch=batch).values_list("id", flat=True)[:WRITTEN_AT_ONCE]):
-        BatchLine.objects.filter(id__in=some).delete()

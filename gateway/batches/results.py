@@ -13,7 +13,7 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from billing import clock
 from billing.ids import uuid7
-from gateway.batches.work import LostError, Work, work_on
+from gateway.batches.work import LostError, Work, remove_lines, work_on
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.files import begin_file, finish_file
@@ -74,11 +74,15 @@ def finish() -> bool:
 
 def _give_up_waiting() -> None:
     """Let the waiting lines of batches that are cancelled, expired or full be without answer. One that was sent, and of
-    whose answer nothing is known, isn't among them: it is asked for until that is.
+    whose answer nothing is known, isn't among them: it is asked for until that is. A batch that was cancelled while its
+    input was read has no requests, however many of them were found.
     """
     is_over = Q(expired_at__isnull=False) | Q(answer_bytes__gte=settings.SLUICE_MAX_OUTPUT_BYTES)
     over = Q(status=_Status.CANCELLING) | Q(is_over, status=_Status.IN_PROGRESS)
     for batch in Batch.objects.unscoped().filter(over):
+        if batch.in_progress_at is None:
+            remove_lines(batch)  # to which none is added once its status has changed
+            continue
         waiting = BatchLine.objects.filter(batch=batch, state=_State.WAITING)
         with transaction.atomic():
             given_up = waiting.update(state=_State.FAILED)

@@ -1,4 +1,4 @@
-"""The right to work on a batch as a whole, for one process at a time: to read its input, or to write its files."""
+"""Work on a batch as a whole: the right to it, for one process at a time, and the removal of lines that never run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 
 from billing import clock
-from gateway.models import Batch
+from gateway.models import Batch, BatchLine
 
 LEASE = timedelta(seconds=60)
+_REMOVED_AT_ONCE = 250
 
 
 class LostError(Exception):
@@ -66,3 +67,9 @@ def work_on(batches: QuerySet[Batch]) -> Iterator[Work | None]:
                     work.mine().update(worked_until=None)
             return
     yield None
+
+
+def remove_lines(batch: Batch) -> None:
+    """Remove the lines of a batch, none of which was ever to run, a part at a time."""
+    while some := list(BatchLine.objects.filter(batch=batch).values_list("id", flat=True)[:_REMOVED_AT_ONCE]):
+        BatchLine.objects.filter(id__in=some).delete()

@@ -6,7 +6,6 @@ import json
 import shutil
 import tempfile
 from datetime import datetime, timedelta
-from itertools import islice
 from pathlib import Path
 from uuid import UUID
 
@@ -38,7 +37,8 @@ def remove(adapter: Adapter) -> None:
 
 def sweep(now: datetime, limit: int) -> int:
     """Remove tensors that no row names, at most `limit` of them, and return how many: those of a process that died
-    before it had made the row, and those that the storage didn't remove when their adapter was withdrawn.
+    before it had made the row, and those that the storage didn't remove when their adapter was withdrawn. What it
+    doesn't remove now either is logged, and stays until the next time.
     """
     try:
         _, names = storage().listdir(FOLDER)
@@ -46,12 +46,19 @@ def sweep(now: datetime, limit: int) -> int:
         return 0
     found = {identifier: name for name in names if (identifier := _identifier(name)) is not None}
     doomed = found.keys() - set(Adapter.objects.values_list("id", flat=True))
-    old = (name for name in (f"{FOLDER}/{found[identifier]}" for identifier in doomed) if _age(name, now) > FORGOTTEN)
     removed = 0
-    for name in islice(old, limit):
-        storage().delete(name)
+    for name in (f"{FOLDER}/{found[identifier]}" for identifier in doomed):
+        try:
+            if _age(name, now) <= FORGOTTEN:
+                continue
+            storage().delete(name)
+        except Exception as error:  # noqa: BLE001 - each storage has its own; the others are to go all the same
+            log.warning("adapter_not_removed", name=name, error=str(error))
+            continue
         log.warning("adapter_swept", name=name)
         removed += 1
+        if removed == limit:
+            break
     return removed
 
 

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import BinaryIO, cast
 
+import structlog
 from django.conf import settings
 from django.core.files import File
 from django.core.files.storage import Storage, storages
@@ -15,6 +16,8 @@ from routing.models import Adapter
 
 FORGOTTEN_SECONDS = 86_400.0
 """Age at which a draft was surely left by a process that died: an upload takes `SLUICE_FILE_SECONDS` at most."""
+
+log = structlog.get_logger("sluice.jobs")
 
 
 def storage() -> Storage:
@@ -47,13 +50,15 @@ def remove(file: StoredFile | Adapter) -> None:
 
 
 def sweep_drafts() -> None:
-    """Remove the drafts of processes that died."""
+    """Remove the drafts of processes that died. What can't be removed is logged, and stays until the next time."""
     for path in drafts().iterdir():
         try:
             if path.stat().st_mtime < time.time() - FORGOTTEN_SECONDS:
                 path.unlink()
         except FileNotFoundError:
             continue  # it became a file
+        except OSError as error:
+            log.warning("draft_not_removed", name=path.name, error=str(error))
 
 
 class _Draft(File):  # type: ignore[type-arg] # Django's own is not generic at run time

@@ -312,7 +312,7 @@ class Attempts:
         """Leave the replica on which an attempt, or its preparation, ended so."""
         flight = self.placement.flight
         if isinstance(end, EngineError):
-            if isinstance(end, UnreachableError) and flight is not None:
+            if end.may_have_run and flight is not None:
                 self.may_have_run = True
                 self._supervise(flight.engine.cancel(self._id))
             is_adapters = end.code in ADAPTERS_OWN

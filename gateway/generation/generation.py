@@ -36,7 +36,7 @@ from gateway.runtime import tracing
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Ledger, Running, Runtime
-from inference.errors import EngineError, UnpreparedError, UnreachableError
+from inference.errors import EngineError, UnpreparedError
 from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Prepared, Started, Usage, Vector
 from routing.types import Route
 
@@ -325,7 +325,7 @@ class Generation:
             return await attempts.run(self._note)
         except EngineError as error:
             if not self._is_open:
-                may_have_run = attempts.may_have_run or isinstance(error, UnreachableError | UnpreparedError)
+                may_have_run = attempts.may_have_run or error.may_have_run or isinstance(error, UnpreparedError)
                 return self._refused(faults.refusal_of_engine(error), exact=not may_have_run)
             if isinstance(error, UnpreparedError):
                 raise

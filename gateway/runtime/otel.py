@@ -110,16 +110,12 @@ class Spans:
         trace.get_current_span().add_event(name, attributes)
 
 
-def exporter_to(collector: str) -> SpanExporter:
-    """Return what sends spans to the collector at that address; OTEL_EXPORTER_OTLP_… says the rest, and an address of
-    its own for traces, where it names one.
-    """
+def exporter_to(address: str) -> SpanExporter:
+    """Return what sends spans to exactly that address; OTEL_EXPORTER_OTLP_… says the rest."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    if os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
-        return OTLPSpanExporter()
-    # The exporter would read the environment alone, and ours may come from a file. Given, it is the whole address.
-    return OTLPSpanExporter(endpoint=f"{collector.rstrip('/')}/v1/traces")
+    # The exporter would read addresses from the environment alone, and ours may come from a file.
+    return OTLPSpanExporter(endpoint=address)
 
 
 def open_spans(share: float, instance: str, exporter: SpanExporter) -> Callable[[], Awaitable[None]]:

@@ -5,15 +5,17 @@ So whatever dies in between leaves a row that nobody sees, by which the sweep fi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from billing import clock
+from billing.services.sweeps import Sweep
 from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.files.selectors import taken
@@ -86,19 +88,33 @@ def delete_file(tenant: UUID, project: UUID, identifier: UUID) -> bool:
     return bool(files.update(state=_State.DELETED))
 
 
-def remove_files(now: datetime, limit: int) -> int:
-    """Hide what has expired by `now`, and remove bytes and rows of what nobody needs; return how many at most `limit`
-    of each it were.
-    """
+def hide_expired(now: datetime, limit: int) -> int:
+    """Hide at most `limit` files that have expired by `now`; return how many."""
     files = StoredFile.objects.unscoped()
     expired = list(files.filter(state=_State.READY, expires_at__lte=now).values_list("id", flat=True)[:limit])
-    hidden = files.filter(id__in=expired, state=_State.READY).update(state=_State.DELETED) if expired else 0
+    return files.filter(id__in=expired, state=_State.READY).update(state=_State.DELETED) if expired else 0
+
+
+def removal(now: Callable[[], datetime] = clock.now) -> Sweep:
+    """Return the sweep that removes bytes and rows of files that nobody needs: those that are hidden, once no open
+    batch reads them, and those that were given up. One whose bytes stay keeps its row, and delays no other.
+    """
     read = Batch.objects.unscoped().filter(input_file=OuterRef("id"), ended_at=None)
-    over = Q(state=_State.DELETED) | Q(state=_State.PENDING, created_at__lt=now - CUT_OFF)
-    doomed = list(files.filter(~Exists(read), over).order_by("created_at")[:limit])
-    for file in doomed:
-        # Whoever stores it late finds it given up; then the bytes go, and last the row by which they are found.
-        files.filter(id=file.id, state=_State.PENDING).update(state=_State.DELETED)
+
+    def due() -> QuerySet[StoredFile]:
+        over = Q(state=_State.DELETED) | Q(state=_State.PENDING, created_at__lt=now() - CUT_OFF)
+        return StoredFile.objects.unscoped().filter(~Exists(read), over)
+
+    return Sweep(due, _remove_file)
+
+
+def _remove_file(identifier: UUID) -> None:
+    """Remove the bytes and the row of a file that isn't shown; one that is shown by now stays."""
+    files = StoredFile.objects.unscoped().filter(id=identifier)
+    # Whoever stores it late finds it given up; then the bytes go, and last the row by which they are found.
+    files.filter(state=_State.PENDING).update(state=_State.DELETED)
+    given_up = files.filter(state=_State.DELETED)
+    file = given_up.first()
+    if file is not None:
         storage.remove(file)
-        files.filter(id=file.id, state=_State.DELETED).delete()
-    return hidden + len(doomed)
+        given_up.delete()

@@ -16,6 +16,7 @@ from django.db.models.functions import Length
 from django.utils import timezone
 
 from billing import clock
+from billing.services.sweeps import Sweep
 from billing.writer.operations import LEASE_SECONDS
 from gateway.models import StoredResponse
 from gateway.replay import answers
@@ -151,11 +152,19 @@ def fail_if_lost(row: StoredResponse) -> bool:
     return True
 
 
-def fail_lost(limit: int = 100) -> int:
-    """Let all responses fail whose gateway ended while it made them, `limit` at most; return how many."""
-    since = clock.now() - timedelta(seconds=LEASE_SECONDS)
-    running = StoredResponse.objects.unscoped().filter(status__in=RUNNING, created_at__lt=since).order_by("id")
-    return sum(fail_if_lost(row) for row in running[:limit])
+def losses() -> Sweep:
+    """Return the sweep that lets responses fail whose gateway ended while it made them, however many others run."""
+
+    def due() -> QuerySet[StoredResponse]:
+        since = clock.now() - timedelta(seconds=LEASE_SECONDS)
+        return StoredResponse.objects.unscoped().filter(status__in=RUNNING, created_at__lt=since)
+
+    def look(identifier: UUID) -> None:
+        row = StoredResponse.objects.unscoped().filter(id=identifier).first()
+        if row is not None:
+            fail_if_lost(row)
+
+    return Sweep(due, look)
 
 
 def conversation(owner: Owner, last: UUID, most_bytes: int) -> list[Any]:

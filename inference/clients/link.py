@@ -18,6 +18,7 @@ import zmq
 from inference.curve import secure_client
 from inference.errors import InvalidRequestError
 from inference.protocol import (
+    MAX_ANSWER_BYTES,
     MAX_FRAME_BYTES,
     Fatal,
     FromWorker,
@@ -34,6 +35,7 @@ from inference.protocol import (
 )
 
 FRAMES_A_TURN = 64  # a worker that sends without end must not keep a gateway's loop from everything else
+FRAMES_UNREAD = 16  # that wait here; more wait at the worker, which bounds them: a gateway's memory isn't the place
 
 
 class Link:
@@ -70,7 +72,9 @@ class Link:
         socket.setsockopt(zmq.LINGER, 200)
         socket.setsockopt(zmq.RECONNECT_IVL, 50)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        socket.set_hwm(0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, FRAMES_UNREAD)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_ANSWER_BYTES)
         if server_key:
             socket.setsockopt(zmq.IPV6, 1)
             secure_client(socket, server_key=server_key, secret_key=secret_key)
@@ -100,8 +104,8 @@ class Link:
         try:
             self._socket.send_multipart([numbered(self._frames), body], zmq.NOBLOCK)
         except zmq.Again:
-            # The queue is unbounded, so this means that the connection was refused.
-            self._fail("the worker refuses the connection")
+            # The queue is unbounded, so this means that there is no connection any more, and none is tried again.
+            self._fail("the worker refuses the connection, or sent a frame that is too large")
             return
         # The descriptor is edge-triggered: sending may have consumed the edge of a frame that waits to be read.
         if self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:

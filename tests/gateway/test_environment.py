@@ -108,6 +108,15 @@ def test_a_secrets_file_that_cannot_be_read_is_refused_by_name(monkeypatch, tmp_
         Environment().str(NAME, default="")
 
 
+def test_a_secrets_file_of_bytes_is_refused_by_name_and_not_quoted(monkeypatch, tmp_path):
+    tmp_path.joinpath("secret").write_bytes(b"hid\xffden")
+    monkeypatch.setenv(f"{NAME}_FILE", str(tmp_path / "secret"))
+    with pytest.raises(ImproperlyConfigured, match=f"^{NAME}_FILE names a file that isn't UTF-8 text") as refused:
+        Environment().str(NAME, default="")
+    said = traceback.format_exception(refused.value)
+    assert not re.search("hid|xff|UnicodeDecodeError", "".join(said))
+
+
 def test_settings_read_nothing_unchecked():
     """Numbers, switches, lists and rates come through the checked readers alone."""
     assert not re.findall(r"env\.(?:int|float|bool|list|email_url)\(", (ROOT / "gateway/settings.py").read_text())
@@ -118,6 +127,16 @@ def test_settings_read_nothing_unchecked():
     [
         ("SLUICE_MAX_CONNECTIONS", "many", "is 'many': it has to be a whole number from 1 on"),
         ("SLUICE_AUDIT_DAYS", "30", "is 30: it has to be 0, or 365 or more"),
+        (
+            "OTEL_EXPORTER_OTLP_ENDPOINT",
+            "collector:4318",
+            "is 'collector:4318': it has to be an address such as http://collector:4318",
+        ),
+        (
+            "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            "collector:4318/v1/traces",
+            "is 'collector:4318/v1/traces': it has to be an address such as http://collector:4318/v1/traces",
+        ),
     ],
 )
 def test_a_command_says_it_in_one_line(tmp_path, name, value, meaning):
@@ -126,3 +145,24 @@ def test_a_command_says_it_in_one_line(tmp_path, name, value, meaning):
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 78
     assert done.stderr == f"settings: {name} {meaning}\n"
+
+
+@pytest.mark.parametrize(
+    ("storage", "options", "problem"),
+    [
+        ("storages.backends.s4.S4Storage", "", "Could not find backend"),
+        ("django.core.files.storage.FileSystemStorag", "", "Could not find backend"),
+        ("django.core.files.storage.FileSystemStorage", '{"bucket": "hidden"}', "unexpected keyword argument 'bucket'"),
+        ("collections.OrderedDict", '{"location": "hidden"}', "it is no storage of Django's"),
+    ],
+)
+def test_a_storage_that_cannot_be_made_is_refused_before_anything_is_uploaded(tmp_path, storage, options, problem):
+    chosen = {"SLUICE_FILES_STORAGE": storage, "SLUICE_FILES_OPTIONS": options}
+    given = {**os.environ, "SLUICE_HOME": str(tmp_path), **chosen}
+    command = [sys.executable, "manage.py", "check"]
+    done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    [line] = [line for line in done.stderr.splitlines() if "sluice.E009" in line]
+    assert line.startswith("?: (sluice.E009) SLUICE_FILES_STORAGE can't be used: ")
+    assert problem in line
+    assert "hidden" not in done.stderr

@@ -88,6 +88,14 @@ def test_one_weak_secret_for_all_is_told_once(production):
     assert message.msg.startswith("SLUICE_SECRET_KEY ")
 
 
+def test_a_secret_that_no_fallback_can_hold_is_told(production):
+    production.SLUICE_CACHE_SECRET = f"{token_urlsafe(48)},"  # which has no fallbacks
+    assert found() == {}
+    production.SLUICE_KEY_HASH_SECRET = f"{token_urlsafe(48)},"
+    assert set(found()) == {"sluice.W006"}
+    assert found()["sluice.W006"].msg.startswith("SLUICE_KEY_HASH_SECRET has a comma")
+
+
 def test_production_refuses_demo_credentials(production):
     (production.SLUICE_HOME / "demo.json").write_text("{}")
     assert set(found()) == {"sluice.E004"}

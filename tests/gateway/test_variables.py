@@ -27,6 +27,8 @@ TRIED = {
     "SLUICE_ALLOWED_HOSTS": "a.example, b.example",
     "SLUICE_TRUSTED_ORIGINS": "https://a.example, https://b.example",
     "SLUICE_PROXIES": "192.0.2.1, 192.0.2.2",
+    "OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector.example:4318",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://traces.example/own/",
     "SLUICE_TRACE_SHARE": "0.5",
     "SLUICE_CORS_ORIGINS": "https://a.example, https://b.example",
     "SLUICE_FILES_STORAGE": "storages.backends.s3.S3Storage",

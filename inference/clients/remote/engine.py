@@ -21,7 +21,7 @@ from typing import Any
 
 from inference.clients.remote.dialects import DIALECTS
 from inference.clients.remote.dialects.base import salt_of
-from inference.clients.remote.faults import AskError, UnclearError
+from inference.clients.remote.faults import AskError
 from inference.clients.remote.messages import prompt_texts
 from inference.clients.remote.options import RemoteOptions, base_of
 from inference.clients.remote.pool import pool_of
@@ -151,7 +151,7 @@ class RemoteEngine:
         except CancelledRunError:
             end = run.end(FinishReason.CANCELLED)
         except EngineError as error:
-            has_run = isinstance(error, UnreachableError | UnclearError)
+            has_run = error.may_have_run
             self._look_soon(run, error)
             raise
         finally:

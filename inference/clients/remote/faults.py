@@ -10,11 +10,13 @@ from inference.errors import EngineError, InvalidRequestError, OverloadedError, 
 from inference.types import EngineFault
 
 _LONGEST = 300  # characters of a server's own words
-_THE_REQUEST = frozenset({400, 409, 413, 415, 422, 431, 451})
+_SAYS_WHY = frozenset({400, 409, 413, 415, 422, 431, 451})  # the request's fault, in words for its client
 _SET_UP = frozenset({401, 403, 404, 405, 407})  # the deployment is set up wrongly: key, path or model
 _BUSY = frozenset({408, 425, 429, 503})
+_OPERATORS = frozenset({402, 410, 421, 423, 426})  # what the server has against its operator
 _FAILED = 424  # what TGI says of a generation that failed
 
+_REFUSED = "The engine refused the request."
 _BAD_REQUEST = ("BadRequestError", "invalid_request_error")  # types of an error
 
 # What servers say of a prompt that is too long, alone or with its answer.
@@ -62,6 +64,7 @@ class UnclearError(OverloadedError):
     """
 
     code = "engine_unavailable"
+    may_have_run = True
 
 
 def refusal_of(status: int, message: str) -> EngineError:
@@ -70,17 +73,19 @@ def refusal_of(status: int, message: str) -> EngineError:
     What a server says of a request that is wrong is passed on; whatever else it says may name its inside, or what its
     operator has there.
     """
-    if status in _THE_REQUEST:
+    if status in _SAYS_WHY:
         is_too_long = any(sign in message for sign in _TOO_LONG)
         code = "context_length_exceeded" if is_too_long else None
-        return InvalidRequestError(message or "The engine refused the request.", code=code)
+        return InvalidRequestError(message or _REFUSED, code=code)
     if status in _BUSY:
         return OverloadedError("The engine takes no more requests now.")
     if status == _FAILED or status >= 500:
         return UnreachableError("The engine failed before it began to answer.")
     if status in _SET_UP or status < 400:
         return SetUpError("The engine can't be used as it is set up.")
-    return DeniedError("The engine takes no requests now.")
+    if status in _OPERATORS:
+        return DeniedError("The engine takes no requests now.")
+    return InvalidRequestError(_REFUSED)  # as a filter in front of it may: held against it, it would be kept from all
 
 
 def refusal_in(error: Any) -> EngineError | None:

@@ -103,7 +103,7 @@ class RemoteRun:
         self._is_cancelled = False
         self._was_sent = False
         self.has_place = False  # before which nothing that befalls it is the server's doing
-        self.has_begun = False  # whether the answer's first event has come
+        self.has_begun = False  # whether anything of the answer has come, or its end
         self._reason: str | None = None
         self._stop: str | int | None = None
         self._created = time.monotonic()
@@ -231,33 +231,44 @@ class RemoteRun:
             self._waiting = None
 
     def _told(self, arrived: list[Arrival] | Finished) -> Iterator[Event]:
-        """Yield the events that chunks mean: one Delta for those that arrived together, and what ends the request."""
+        """Yield the events that chunks mean: one Delta for those that arrived together, and what ends the request.
+
+        Before the answer begins they mean none; raise `EngineError` for one of them that says why there is no answer.
+        """
         if isinstance(arrived, Finished):
             yield arrived
             return
-        if not self.has_begun:
-            self._open(arrived[0])
-            yield self._begun()
         before = self._counter.usage
-        pieces, has_failed, goes_on = Pieces(), False, False
-        for arrival in arrived:
-            has_failed = not isinstance(arrival, Texts) and arrival.error is not None
-            goes_on = not has_failed and not self._take(arrival, pieces)
-            if has_failed or goes_on:
-                break
+        pieces = Pieces()
+        failure, goes_on = self._take_all(arrived, pieces)
         usage = self._counter.usage
         is_new = usage != before
         if is_new or pieces:
             self._pool.places.served(self._ticket, usage)
+        if not self.has_begun:
+            if not (pieces or self._reason or usage.completion):  # some open a stream before they look at the request
+                if failure is not None:
+                    raise self._dialect.refusal(failure.error, failure.error_type)
+                return
+            yield self._begun()
         yield from pieces.deltas(usage, is_new=is_new)
-        if has_failed:
+        if failure is not None:
             yield self.end(FinishReason.ERROR, faults.FAILED)
         elif goes_on or (self._reason is None and self._counter.completion > self.most_output):
             self._reason = self._reason or "length"  # it goes on beyond what it was asked for, and what is paid for
             yield self._ended()
 
+    def _take_all(self, arrived: list[Arrival], pieces: Pieces) -> tuple[Chunk | None, bool]:
+        """Take what arrived up to an error, which is returned, or to output for which there is no room (True)."""
+        for arrival in arrived:
+            if not isinstance(arrival, Texts) and arrival.error is not None:
+                return arrival, False
+            if not self._take(arrival, pieces):
+                return None, True
+        return None, False
+
     async def _next(self, connection: Connection) -> list[Arrival] | Finished:
-        """Return the next chunks, or the request's end; raise `EngineError` for an end before the first chunk."""
+        """Return the next chunks, or the request's end; raise `EngineError` for an end before the answer begins."""
         seconds = self._options.idle_seconds if self.has_begun else self._options.first_seconds
         until = asyncio.get_running_loop().time() + (USAGE_SECONDS if self._reason else seconds)
         try:
@@ -278,14 +289,6 @@ class RemoteRun:
         if self._reason is not None:  # else the stream was cut, however properly it ended
             self._counter.complete()
         return self._ended()
-
-    def _open(self, first: Arrival) -> None:
-        """Note what the first event says of the prompt; raise `EngineError` where it says why there is no answer."""
-        if isinstance(first, Texts):
-            return
-        if first.error is not None:
-            raise self._dialect.refusal(first.error, first.error_type)
-        self._report(first)
 
     def _begun(self) -> Started:
         self.has_begun = True
@@ -351,7 +354,7 @@ class RemoteRun:
                 return self.end(FinishReason.STOP, stop=self._stop)
 
     def _failed(self, error: Exception) -> Finished:
-        """Return the end of a stream that stalled, broke or made no sense; before its first event raise instead."""
+        """Return the end of a stream that stalled, broke or made no sense; before the answer begins raise instead."""
         log.warning("request %s: the remote engine's stream failed: %r", self._prepared.request.id, error)
         if self._reason is not None:  # the answer is complete: only its usage is missing
             return self._ended()

@@ -9,11 +9,13 @@ from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 from django.utils import timezone
+from structlog.testing import capture_logs
 
 from billing.services import cards, plans
 from gateway.errors.service import ServiceError
@@ -77,6 +79,27 @@ def test_tensors_that_no_adapter_has_are_swept_once_they_are_old(tmp_path, base,
     assert files.sweep(now + timedelta(days=2), limit=9) == 1
     assert {path.name for path in stored.iterdir()} == {kept.id.hex, "not-ours"}
     assert files.sweep(now + timedelta(days=2), limit=9) == 0
+
+
+def test_tensors_that_cant_be_removed_delay_no_others(tmp_path, base, monkeypatch):
+    stored = tmp_path / "files" / "adapters"
+    stored.mkdir(parents=True)
+    for _ in range(5):
+        (stored / uuid4().hex).touch()
+    delete = type(storage()).delete
+    refused = []
+
+    def refuse_first(self, name):
+        if not refused or name in refused:
+            refused.append(name)
+            raise PermissionError("not yours")
+        delete(self, name)
+
+    monkeypatch.setattr(type(storage()), "delete", refuse_first)
+    with capture_logs() as logs:
+        assert files.sweep(timezone.now() + timedelta(days=2), limit=9) == 4
+    assert [path.name for path in stored.iterdir()] == [Path(refused[0]).name]
+    assert [line["name"] for line in logs if line["event"] == "adapter_not_removed"] == refused
 
 
 def test_a_storage_without_adapters_is_swept_of_nothing():

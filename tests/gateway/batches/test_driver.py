@@ -23,7 +23,7 @@ from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.runtime.address import announced
 from gateway.services.batches import cancel_batch, forget_batches
-from gateway.services.files import delete_file, remove_files
+from gateway.services.files import delete_file, removal
 from tests.gateway.batches.conftest import Desk, chat_line, make_due
 from tests.gateway.world import make_world
 
@@ -257,10 +257,10 @@ def test_an_input_that_is_deleted_meanwhile_is_read_to_its_end(desk, gateways, d
     batch = begin(desk, 6)
     driver.step()
     assert delete_file(desk.world.tenant.id, desk.world.project.id, batch.input_file)
-    assert remove_files(clock.now(), 10) == 0
+    assert removal().turn() == 0
     end(driver)
     assert desk.now(batch).completed == 6
-    assert remove_files(clock.now(), 10) == 1
+    assert removal().turn() == 1
 
 
 def test_an_input_that_is_lost_meanwhile_ends_its_lines(desk, gateways, driver):
@@ -289,7 +289,7 @@ def test_files_are_written_once_whoever_dies_in_between(desk, gateways, driver, 
     assert len(desk.results(batch)[0]) == 3
     shown = StoredFile.objects.unscoped().filter(purpose="batch_output", state=StoredFile.State.READY)
     assert [file.id for file in shown] == [desk.now(batch).output_file]
-    assert remove_files(clock.now() + timedelta(hours=2), 10) == 1, "what the first one had stored"
+    assert removal(lambda: clock.now() + timedelta(hours=2)).turn() == 1, "what the first one had stored"
 
 
 def killed(*_):

@@ -224,6 +224,7 @@ async def test_wrong_usage_takes_no_more_than_was_held(stand, told):
         (500, 503, "engine_unavailable"),
         (302, 503, "engine_unavailable"),
         (402, 503, "engine_unavailable"),
+        (406, 400, "invalid_request"),
         (424, 503, "engine_unavailable"),
     ],
 )
@@ -246,28 +247,40 @@ async def test_a_server_that_asks_its_operator_for_money_is_kept_out_until_it_ta
         assert at.breaker.state == "open"
 
 
+@pytest.mark.parametrize("events", [b"", b'data: {"choices": [{"delta": {"content": ""}}]}\n\n'], ids=["1st", "2nd"])
 @pytest.mark.parametrize(
-    ("dialect", "error", "answered", "code"),
+    ("dialect", "error", "answer"),
     [
-        ("sglang", {"error": {"message": "no such grammar", "code": 400}}, 400, "invalid_request"),
-        ("tgi", {"error": "Input validation error: no", "error_type": "validation"}, 400, "invalid_request"),
-        ("tgi", {"error": {"message": "Model is overloaded", "http_status_code": 422}}, 503, "engine_overloaded"),
-        ("vllm", {"error": {"message": "it may be anything", "code": 400}}, 503, "engine_unavailable"),
+        ("sglang", {"error": {"message": "no such grammar", "code": 400}}, (400, "invalid_request")),
+        ("tgi", {"error": "Input validation error: no", "error_type": "validation"}, (400, "invalid_request")),
+        ("tgi", {"error": {"message": "Model is overloaded", "http_status_code": 422}}, (503, "engine_overloaded")),
+        ("vllm", {"error": {"message": "it may be anything", "code": 400}}, (503, "engine_unavailable")),
     ],
 )
 async def test_requests_that_a_server_refuses_in_its_stream_take_it_from_nobody_else(
-    stand, dialect, error, answered, code
+    stand, dialect, error, answer, events
 ):
     """Three of them opened the breaker of a server that is well."""
     async with stand(dialect) as at:
-        body = b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n"
+        body = events + b"data: " + json.dumps(error).encode() + b"\n\ndata: [DONE]\n\n"
         at.upstream.plans = [Plan(body=body, headers={"content-type": "text/event-stream"})] * FAILURES
         for _ in range(FAILURES):
-            assert_error(await at.chat().finished(), answered, code)
+            assert_error(await at.chat().finished(), *answer)
         assert at.breaker.state == "closed"
         assert (await at.chat().finished()).status == 200
         await settled(at.runtime)
         assert await in_database(lambda: Wallet.objects.filter(held__gt=0).count()) == 0
+        _, rows = await at.books(FAILURES + 1)
+        assert [row.waived for row in rows].count(True) == (FAILURES if dialect == "vllm" else 0)  # which may have run
+
+
+async def test_a_filter_in_front_of_a_server_takes_it_from_nobody_else(stand):
+    async with stand() as at:
+        at.upstream.plans = [Plan(status=406, body=b"not this prompt")] * FAILURES
+        for _ in range(FAILURES):
+            assert_error(await at.chat().finished(), 400, "invalid_request")
+        assert at.breaker.state == "closed"
+        assert (await at.chat().finished()).status == 200
 
 
 async def test_fields_that_the_server_does_not_know_are_named(stand):

@@ -202,7 +202,7 @@ async def test_a_collector_gets_the_spans_over_http(monkeypatch, settings):
         thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
         monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
-        settings.OTEL_EXPORTER_OTLP_ENDPOINT = f"http://127.0.0.1:{server.server_port}/"
+        settings.OTEL_EXPORTER_OTLP_ENDPOINT = f"http://127.0.0.1:{server.server_port}"
         settings.SLUICE_TRACE_SHARE = 1.0
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
         close = bootstrap._open_traces(uuid4())
@@ -216,11 +216,17 @@ async def test_a_collector_gets_the_spans_over_http(monkeypatch, settings):
     assert b"secret" not in sent
 
 
-def test_an_address_for_traces_alone_is_taken_as_it_is(monkeypatch):
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://traces:4318/own")
-    assert otel.exporter_to("http://collector:4318")._endpoint == "http://traces:4318/own"
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")
-    assert otel.exporter_to("http://collector:4318/base")._endpoint == "http://collector:4318/base/v1/traces"
+@pytest.mark.parametrize(
+    ("own", "address"),
+    [("http://traces:4318/own/", "http://traces:4318/own/"), ("", "http://collector/base/v1/traces")],
+)
+async def test_an_address_for_traces_alone_is_taken_as_it_is(monkeypatch, settings, own, address):
+    settings.OTEL_EXPORTER_OTLP_ENDPOINT, settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = "http://collector/base", own
+    opened, open_spans = [], otel.open_spans
+    monkeypatch.setattr(otel, "open_spans", lambda *given: opened.append(given[2]._endpoint) or open_spans(*given))
+    close = bootstrap._open_traces(uuid4())
+    await close()
+    assert opened == [address]
 
 
 def test_off_nothing_of_it_is_imported(tmp_path):

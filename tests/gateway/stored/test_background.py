@@ -10,6 +10,8 @@ import pytest
 from django.utils import timezone
 
 from billing.ids import uuid7
+from billing.jobs import sweep_job
+from billing.services.sweeps import CHUNK
 from gateway.models import StoredResponse
 from gateway.models.kept import KeptAnswer
 from gateway.replay import answers
@@ -226,14 +228,14 @@ async def test_one_whose_gateway_ended_fails(tmp_path):
         past = timezone.now() - timedelta(hours=1)
         await in_database(KeptAnswer.objects.unscoped().update, lease_until=past)  # nobody renews it any more
         await in_database(StoredResponse.objects.unscoped().update, created_at=past)
-        assert await in_database(rows.fail_lost) == 1
+        await in_database(rows.losses().turn)
         failed = await client.responses.retrieve(made.id)
         assert (failed.status, failed.error.code) == ("failed", "response_lost")
         for run in list(runtime.background.values()):
             run.cancel()
             await run.ended()
         assert (await client.responses.retrieve(made.id)).to_dict() == failed.to_dict()
-        assert await in_database(rows.fail_lost) == 0
+        assert await in_database(rows.losses().turn) == 0
 
 
 @pytest.mark.parametrize("minutes", [5, -5])
@@ -243,7 +245,27 @@ def test_one_that_is_about_to_begin_isnt_lost_by_the_clock_of_the_jobs(acme, mon
     monkeypatch.setattr(timezone, "now", lambda: real() + timedelta(minutes=minutes))
     owner = rows.Owner(acme.tenant.id, acme.project.id)
     rows.add(owner, uuid7(), status="queued", given=b"[]", body=b"{}", is_background=True)
-    assert rows.fail_lost() == 0
+    assert rows.losses().turn() == 0
+
+
+def test_one_that_is_lost_fails_however_many_older_ones_run(acme):
+    owner, past = rows.Owner(acme.tenant.id, acme.project.id), timezone.now() - timedelta(hours=1)
+    *going, lost = [uuid7() for _ in range(CHUNK + 2)]
+    for identifier in (*going, lost):
+        rows.add(owner, identifier, status="in_progress", given=b"[]", body=b"{}", is_background=True)
+    StoredResponse.objects.unscoped().update(created_at=past)
+    for identifier in going:
+        KeptAnswer.objects.create(
+            tenant=acme.tenant,
+            key=identifier.hex,
+            digest=b"",
+            run=identifier,
+            owner=uuid7(),
+            lease_until=timezone.now() + timedelta(hours=1),
+            expires_at=timezone.now() + timedelta(hours=1),
+        )
+    sweep_job("losses", rows.losses(), every_s=30).run()
+    assert [row.id for row in StoredResponse.objects.unscoped().filter(status="failed")] == [lost]
 
 
 def test_one_that_is_deleted_while_it_is_found_lost_is_none(acme, monkeypatch):

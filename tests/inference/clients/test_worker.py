@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from dataclasses import fields
 
 import pytest
+import zmq
 
 from inference.clients.link import FRAMES_A_TURN
 from inference.clients.session import EventStream, WorkerSession
 from inference.clients.worker import WorkerEngine
+from inference.config import WorkerConfig
 from inference.errors import EngineError, OverloadedError, UnreachableError
-from inference.protocol import Batch, Cancel, Prepare, Ready, Stats, UsageOf, WireDelta, WireFinished
+from inference.protocol import (
+    MAX_ANSWER_BYTES,
+    Batch,
+    Cancel,
+    Hello,
+    Prepare,
+    Ready,
+    Stats,
+    UsageOf,
+    WireDelta,
+    WireFinished,
+    encode,
+    numbered,
+)
 from inference.types import Delta, Finished, FinishReason, GenerationRequest, Health, Kind, Usage
 
 
@@ -100,6 +117,57 @@ async def test_a_worker_that_sends_without_end_leaves_the_loop_to_others(tmp_pat
         assert len(read) == turn * FRAMES_A_TURN
     session.close()
     assert len(read) == 4 * FRAMES_A_TURN
+
+
+async def test_a_frame_beyond_the_bound_ends_the_connection_and_not_the_gateway(tmp_path, monkeypatch):
+    """A worker could have a gateway take as much memory as it sent."""
+    monkeypatch.setattr("inference.clients.link.MAX_ANSWER_BYTES", 1 << 16)
+    endpoint = f"ipc://{tmp_path}/w"
+    large = Batch([WireDelta("a", "x" * (1 << 16), 1, 0, 1, 0)])
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        router.setsockopt(zmq.RCVTIMEO, 20_000)
+        router.setsockopt(zmq.LINGER, 0)
+        router.bind(endpoint)
+        session = WorkerSession(endpoint, renew_seconds=0.02, silence_seconds=60)
+        received, ends = [], []
+        receive, failed = session._receive, session._failed
+        monkeypatch.setattr(session._link, "_receive", lambda message: (received.append(message), receive(message)))
+        monkeypatch.setattr(session._link, "_failed", lambda reason: (ends.append(reason), failed(reason)))
+
+        def serve():
+            """Answer what comes, the first session's Hello with too much as well, until a second one is open."""
+            first, frames = None, Counter()
+
+            def send(identity, message):
+                frames[identity] += 1
+                router.send_multipart([identity, numbered(frames[identity]), encode(message)])
+
+            for _ in range(100):
+                identity, _, body = router.recv_multipart()
+                if body != encode(Hello()):
+                    send(identity, Stats("w", 0, {}))
+                    continue
+                send(identity, Ready("w", {}))
+                if first is not None:
+                    return
+                first = identity
+                send(identity, large)
+
+        try:
+            await asyncio.to_thread(serve)
+            assert len(ends) == 1
+            async with asyncio.timeout(20):
+                while not session.is_up:  # noqa: ASYNC110 - nobody tells
+                    await asyncio.sleep(0.01)
+            assert large not in received
+        finally:
+            session.close()
+
+
+def test_a_session_has_no_larger_frame_than_a_gateway_takes():
+    [unread] = [field.default for field in fields(WorkerConfig) if field.name == "session_bytes"]
+    assert unread <= MAX_ANSWER_BYTES
 
 
 class Flood:

@@ -18,7 +18,7 @@ class RemoteHarness(Harness):
         return chat(answer, **sampling)
 
     def failing(self) -> GenerationRequest:
-        return chat("FAIL")
+        return chat("then FAIL")  # at its first token it would be as if nothing had run
 
     def tokens(self, answer: str) -> int:
         return len(answer.split(" "))

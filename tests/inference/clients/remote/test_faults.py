@@ -383,8 +383,9 @@ async def test_an_answer_that_is_no_stream_is_the_endpoints_fault(remote, body):
 
 async def test_an_error_event_before_the_first_token_refuses_the_request(remote):
     engine, _ = await remote(error_at=1)
-    events = await run(engine, chat("a"))
-    assert end_of(events).error.code == "row_failed"
+    assert (await fails(engine, chat("a"), UnreachableError)).code == "engine_unreachable"
+    engine, _ = await remote(error_at=2)
+    assert end_of(await run(engine, chat("a b"))).error.code == "row_failed"
     engine, _ = await remote(body=b'data: {"error": {"message": "no"}}\n\n')
     request = chat("a")
     assert (await fails(engine, request, UnreachableError)).code == "row_failed"
@@ -461,6 +462,37 @@ async def test_a_stream_of_vllms_that_begins_with_400_leaves_open_whose_fault_it
     assert await engine.usage_of(request.id) == Lost()
 
 
+SILENT = [
+    {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}]},
+    {"choices": [{"index": 0, "delta": {}}], "usage": {"prompt_tokens": 4, "completion_tokens": 0}},
+]
+
+
+@pytest.mark.parametrize("event", SILENT, ids=["a role", "usage"])
+@pytest.mark.parametrize(
+    ("dialect", "error", "kind"),
+    [
+        ("sglang", {"message": "no such grammar", "type": "BadRequestError"}, InvalidRequestError),
+        ("tgi", {"message": "Model is overloaded", "http_status_code": 422}, OverloadedError),
+        ("generic", {"message": "no credits", "code": 402}, DeniedError),
+        ("vllm", {"message": "it may be anything", "code": 400}, UnclearError),
+        ("llamacpp", "CUDA error", UnreachableError),
+    ],
+)
+async def test_an_error_behind_events_without_output_counts_as_if_it_came_first(remote, dialect, error, kind, event):
+    """Some servers open a stream before they look at a request: nothing was delivered, and another may answer it."""
+    opening = b"data: " + json.dumps(event).encode() + b"\n\n"
+    engine, _ = await remote(dialect, body=opening + says(error), headers=STREAM)
+    await fails(engine, chat("a"), kind)
+
+
+async def test_an_answer_that_ends_without_output_is_one(remote):
+    body = b"data: " + json.dumps(SILENT[0]).encode() + b"\n\n" + adds("", "stop") + b"data: [DONE]\n\n"
+    engine, _ = await remote("generic", body=body, headers=STREAM)
+    [started, finished] = await run(engine, chat("a"))
+    assert (started, finished.reason) == (Started(0), FinishReason.STOP)
+
+
 @pytest.mark.parametrize("status", [400, 409, 413, 415, 422, 431, 451])
 async def test_4xx_is_the_requests_fault_and_says_why(remote, status):
     engine, _ = await remote(status=status, body=json.dumps({"error": {"message": "bad stop"}}).encode())
@@ -501,7 +533,17 @@ async def test_a_deployment_that_is_set_up_wrongly_is_not_the_clients_fault(remo
     assert "sk-123" not in error.message
 
 
-@pytest.mark.parametrize("status", [402, 406, 410, 418, 423])
+@pytest.mark.parametrize("status", [406, 412, 418, 444, 499])
+async def test_another_4xx_is_the_requests_fault_without_its_words(remote, status):
+    """A filter in front of the server may say so of what somebody asks, and it kept the server from everybody."""
+    engine, _ = await remote(status=status, body=b'{"error": {"message": "filter of account acme-prod"}}')
+    request = chat("a")
+    error = await fails(engine, request, InvalidRequestError)
+    assert error.message == "The engine refused the request."
+    assert await engine.usage_of(request.id) == NothingRan()
+
+
+@pytest.mark.parametrize("status", [402, 410, 421, 423, 426])
 async def test_what_is_the_operators_business_with_the_server_is_not_told_to_the_client(remote, status):
     """It was a 400 of the client's own that named the operator's account."""
     engine, upstream = await remote(
