@@ -87,15 +87,16 @@ class Admission:
         From those that were served more, or have nothing waiting. A tenant with less than half of its share gets
         another row in each step; one with more, each `reclaim_seconds`, since tenants that always wait have now more
         and now less. Of the tenant that was served most, the sequences with the fewest computed tokens are preempted;
-        nothing happens when all of those above the shares would not be enough. With a step `in_flight` none is
+        nothing happens when all of those above the shares would not be enough. One that has waited `reclaim_seconds`
+        takes what it lacks of its share from lower bands, whatever these have. With a step `in_flight` none is
         preempted: return True when one would have to be.
         """
         residents, queue = self._residents, self._queue
         rows = residents.bounds.rows
         above = [tenant for tenant in residents.shares.rows if residents.shares.is_above(tenant, rows)]
-        if not above:
-            return False
         head = queue.peek()
+        if not above and (head is None or all(one.band >= head.band for one in residents.running)):
+            return False
         for seq in self._candidates():
             if self._is_due(seq):
                 matched = residents.match(seq)
@@ -133,9 +134,10 @@ class Admission:
     def _is_due(self, seq: Sequence) -> bool:
         """Whether its tenant has few rows, or has waited for more long enough."""
         shares = self._residents.shares
-        if shares.has_few(seq.tenant, self._residents.bounds.rows):
-            return True
-        since = max(seq.submitted_at, seq.preempted_at, shares.reclaimed_at.get(seq.tenant, 0.0))
+        return shares.has_few(seq.tenant, self._residents.bounds.rows) or self._has_waited(seq)
+
+    def _has_waited(self, seq: Sequence) -> bool:
+        since = max(seq.submitted_at, seq.preempted_at, self._residents.shares.reclaimed_at.get(seq.tenant, 0.0))
         return self._clock() - since >= self._config.reclaim_seconds
 
     def _victims(self, seq: Sequence, above: list[str], matched: list[int], fresh: int) -> list[Sequence]:
@@ -163,6 +165,14 @@ class Admission:
                 released += residents.pool.exclusive(victim.blocks)
                 if residents.pool.fits(matched, fresh, self._config.watermark - released):
                     return victims
+        if not self._has_waited(seq):
+            return []
+        lower = [one for one in residents.running if turn(one.tenant)[0] > band and one not in victims]
+        for victim in sorted(lower, key=lambda one: (turn(one.tenant), -one.computed), reverse=True):
+            victims.append(victim)
+            released += residents.pool.exclusive(victim.blocks)
+            if residents.pool.fits(matched, fresh, self._config.watermark - released):
+                return victims
         return []
 
     def _take_back(self, victims: list[Sequence], matched: list[int], fresh: int) -> bool:
