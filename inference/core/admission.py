@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 
 from inference.core.fairness import Turn
+from inference.core.prefix import Key
 from inference.core.resident import Cause, Residents
 from inference.core.sequence import Sequence
 from inference.core.waiting import WaitingQueue
@@ -27,6 +28,7 @@ class Admission:
         self._clock = clock
         self._window = residents.config.max_bypass + 1
         self._blocked_state: tuple[object, ...] | None = None  # the state in which none could be admitted
+        self._missing: set[Key] = set()  # prefixes of those that didn't fit, which may be published
 
     def tenants(self) -> list[str]:
         """Return the tenants of which one may be admitted next; none after `next` has found none that fits."""
@@ -45,6 +47,7 @@ class Admission:
         state = self._state()
         if state == self._blocked_state:
             return None
+        self._missing = set()
         is_first = tried_all = True
         for seq in self._candidates():
             if among is not None and seq.tenant not in among:
@@ -59,13 +62,18 @@ class Admission:
                 return seq
         if tried_all:
             self._blocked_state = state
+            self._residents.pool.awaited = self._missing
         return None
 
     def _state(self) -> tuple[object, ...]:
-        """When none fits, none will until this changes: blocks or a slot are freed, the queue changes or one pauses."""
+        """When none fits, none will until this changes.
+
+        Blocks or a slot are freed, the queue changes, one pauses, or what one of them would share is published.
+        """
         residents = self._residents
         first = self._queue.peek() if residents.paused else None
-        return residents.freed, self._queue.changes, residents.bounds.rows, *residents.paused, first
+        arrivals = residents.pool.arrivals
+        return residents.freed, self._queue.changes, residents.bounds.rows, arrivals, *residents.paused, first
 
     def admit(self, seq: Sequence, *, may_preempt: bool) -> bool:
         """Give `seq` a slot and blocks for all its known tokens, and return True; or change nothing but preemptions.
@@ -78,6 +86,7 @@ class Admission:
         matched = residents.match(seq)
         fresh = self._config.blocks_for(seq.known) - len(matched)
         if not residents.fits(matched, fresh) and not (may_preempt and self._preempt_paused(matched, fresh)):
+            self._missing |= residents.missing(seq, matched)
             return False
         return self._place(seq, matched, fresh)
 
