@@ -61,6 +61,7 @@ def event_of(wire: WireEvent) -> Event:
                 wire.prompt_logprobs,
                 wire.thought,
                 wire.calls,
+                wire.stop,
             )
         case WireStarted():
             return Started(_checked(Usage(cache_read=wire.cached)).cache_read, wire.seed)

@@ -25,7 +25,7 @@ from inference.types import (
     Usage,
 )
 
-VERSION = 20  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 21  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # of a gateway's; ZeroMQ closes the connection on a larger one
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -191,6 +191,7 @@ class WireDelta(msgspec.Struct, tag=2, array_like=True, frozen=True):
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
     thought: str = ""
     calls: tuple[CallPiece, ...] = ()
+    stop: str | int | None = None
 
 
 class WireVector(msgspec.Struct, tag=3, array_like=True, frozen=True):

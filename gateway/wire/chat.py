@@ -31,7 +31,7 @@ from gateway.wire.guidance import ChatFormats, guidance_of
 from gateway.wire.limits import MAX_MESSAGES, MAX_PARTS
 from gateway.wire.logprobs import ChatLogprobs, PromptLogprobs
 from gateway.wire.parts import AnswerContent, CallId, ChatContent, FunctionName, Reading
-from gateway.wire.template import TemplateValues, template_values, thinking_tokens
+from gateway.wire.template import TEMPLATE_THINKS, TemplateValues, template_values, thinking_tokens
 from gateway.wire.tools import ChatTool, ChatToolChoice, ToolList, tools_of
 from gateway.wire.usage import ChatUsage
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
@@ -226,6 +226,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
             raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
         reading = Reading()
         messages = tuple(turn.message(reading, f"messages[{index}]") for index, turn in enumerate(self.messages))
+        most_thought = self.thinking(self.reasoning_effort)
         return Intent(
             endpoint="chat.completions",
             kind=Kind.CHAT,
@@ -239,7 +240,8 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
                 self._max_tokens(),
                 guidance_of(self.response_format, "response_format", self.structured_outputs),
                 logprobs=self._logprobs(),
-                thinking_tokens=thinking_tokens(self.chat_template_kwargs, self.thinking(self.reasoning_effort)),
+                thinking_tokens=thinking_tokens(self.chat_template_kwargs, most_thought),
+                thinking_param=TEMPLATE_THINKS if most_thought is None else self.thinking_field("reasoning_effort"),
                 **self.choices(stream=bool(self.stream)),
             ),
             task=task_of(self.metadata, task_header),

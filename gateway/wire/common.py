@@ -146,6 +146,10 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """The most tokens of thought: the client's budget, else what its `effort` means; None for no bound."""
         return EFFORTS[effort] if self.thinking_token_budget is None else self.thinking_token_budget
 
+    def thinking_field(self, effort: str) -> str:
+        """The field that bounds the thought: the client's budget, else that which the API calls `effort`."""
+        return effort if self.thinking_token_budget is None else "thinking_token_budget"
+
     def sampling(self, max_tokens: int | None, guidance: Guidance | None = None, **more: Any) -> SamplingParams:
         """These fields as the engine takes them, with `more` of the API's own; what wasn't given gets the model's own
         default, else the API's.

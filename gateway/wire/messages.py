@@ -133,8 +133,13 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
     def _sampling(self, max_tokens: int | None, sampling: Sampling) -> SamplingParams:
         """Return the engine's sampling of these fields and those of `sampling`."""
-        thought = {"thinking_tokens": self._thinking_tokens(), "must_think": False}
-        return sampling.sampling(max_tokens, self._guidance(), **thought)
+        return sampling.sampling(
+            max_tokens,
+            self._guidance(),
+            thinking_tokens=self._thinking_tokens(),
+            must_think=False,
+            thinking_param="thinking",
+        )
 
     def _thinking_tokens(self) -> int | None:
         match self.thinking:

@@ -138,6 +138,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
                 guidance_of(self.text_format, "text.format", self.structured_outputs),
                 logprobs=self._logprobs(),
                 thinking_tokens=self.thinking(None if self.reasoning is None else self.reasoning.effort),
+                thinking_param=self.thinking_field("reasoning.effort"),
             ),
             task=task_of(self.metadata, task_header),
             earlier_model=earlier_model,

@@ -12,6 +12,7 @@ from inference.types import TemplateValue
 
 FIELD = "chat_template_kwargs"
 THINKS = "enable_thinking"  # what the templates of most models that think or not call it
+TEMPLATE_THINKS = f"{FIELD}.{THINKS}"
 
 # A text ends in the prompt: it is bounded, and control tokens in it are text, as in a message.
 _Value = bool | Annotated[int, Meta(ge=-(2**53), le=2**53)] | float | Annotated[str, Meta(max_length=4096)] | None
@@ -34,7 +35,7 @@ def thinking_tokens(given: Mapping[str, TemplateValue | None] | None, most: int 
 
     Refuse (400) what contradicts them.
     """
-    thinks, at = (given or {}).get(THINKS), f"{FIELD}.{THINKS}"
+    thinks, at = (given or {}).get(THINKS), TEMPLATE_THINKS
     if thinks is None:
         return most
     if not isinstance(thinks, bool):

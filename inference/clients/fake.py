@@ -278,7 +278,7 @@ def _check(options: FakeOptions, request: GenerationRequest) -> None:
         raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
     if request.sampling.demands_thought and not options.thinks:
         message = f"{options.model} doesn't reason: leave the effort of reasoning out, or set it to none"
-        raise InvalidRequestError(message, code="reasoning_not_supported", param="reasoning")
+        raise InvalidRequestError(message, code="reasoning_not_supported", param=request.sampling.thinking_param)
     if request.tools is not None and request.tools.mode is ToolMode.REQUIRED and not options.guides:
         message = f"'{request.tools.param}': {options.model} can't guide its answers"
         raise InvalidRequestError(message, code="guidance_unavailable", param=request.tools.param)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 
 from inference.core.fairness import Turn
+from inference.core.prefix import Key
 from inference.core.resident import Cause, Residents
 from inference.core.sequence import Sequence
 from inference.core.waiting import WaitingQueue
@@ -27,6 +28,7 @@ class Admission:
         self._clock = clock
         self._window = residents.config.max_bypass + 1
         self._blocked_state: tuple[object, ...] | None = None  # the state in which none could be admitted
+        self._missing: set[Key] = set()  # prefixes of those that didn't fit, which may be published
 
     def tenants(self) -> list[str]:
         """Return the tenants of which one may be admitted next; none after `next` has found none that fits."""
@@ -45,6 +47,7 @@ class Admission:
         state = self._state()
         if state == self._blocked_state:
             return None
+        self._missing = set()
         is_first = tried_all = True
         for seq in self._candidates():
             if among is not None and seq.tenant not in among:
@@ -59,13 +62,18 @@ class Admission:
                 return seq
         if tried_all:
             self._blocked_state = state
+            self._residents.pool.awaited = self._missing
         return None
 
     def _state(self) -> tuple[object, ...]:
-        """When none fits, none will until this changes: blocks or a slot are freed, the queue changes or one pauses."""
+        """When none fits, none will until this changes.
+
+        Blocks or a slot are freed, the queue changes, one pauses, or what one of them would share is published.
+        """
         residents = self._residents
         first = self._queue.peek() if residents.paused else None
-        return residents.freed, self._queue.changes, residents.bounds.rows, *residents.paused, first
+        arrivals = residents.pool.arrivals
+        return residents.freed, self._queue.changes, residents.bounds.rows, arrivals, *residents.paused, first
 
     def admit(self, seq: Sequence, *, may_preempt: bool) -> bool:
         """Give `seq` a slot and blocks for all its known tokens, and return True; or change nothing but preemptions.
@@ -78,6 +86,7 @@ class Admission:
         matched = residents.match(seq)
         fresh = self._config.blocks_for(seq.known) - len(matched)
         if not residents.fits(matched, fresh) and not (may_preempt and self._preempt_paused(matched, fresh)):
+            self._missing |= residents.missing(seq, matched)
             return False
         return self._place(seq, matched, fresh)
 
@@ -87,15 +96,16 @@ class Admission:
         From those that were served more, or have nothing waiting. A tenant with less than half of its share gets
         another row in each step; one with more, each `reclaim_seconds`, since tenants that always wait have now more
         and now less. Of the tenant that was served most, the sequences with the fewest computed tokens are preempted;
-        nothing happens when all of those above the shares would not be enough. With a step `in_flight` none is
+        nothing happens when all of those above the shares would not be enough. One that has waited `reclaim_seconds`
+        takes what it lacks of its share from lower bands, whatever these have. With a step `in_flight` none is
         preempted: return True when one would have to be.
         """
         residents, queue = self._residents, self._queue
         rows = residents.bounds.rows
         above = [tenant for tenant in residents.shares.rows if residents.shares.is_above(tenant, rows)]
-        if not above:
-            return False
         head = queue.peek()
+        if not above and (head is None or all(one.band >= head.band for one in residents.running)):
+            return False
         for seq in self._candidates():
             if self._is_due(seq):
                 matched = residents.match(seq)
@@ -133,9 +143,10 @@ class Admission:
     def _is_due(self, seq: Sequence) -> bool:
         """Whether its tenant has few rows, or has waited for more long enough."""
         shares = self._residents.shares
-        if shares.has_few(seq.tenant, self._residents.bounds.rows):
-            return True
-        since = max(seq.submitted_at, seq.preempted_at, shares.reclaimed_at.get(seq.tenant, 0.0))
+        return shares.has_few(seq.tenant, self._residents.bounds.rows) or self._has_waited(seq)
+
+    def _has_waited(self, seq: Sequence) -> bool:
+        since = max(seq.submitted_at, seq.preempted_at, self._residents.shares.reclaimed_at.get(seq.tenant, 0.0))
         return self._clock() - since >= self._config.reclaim_seconds
 
     def _victims(self, seq: Sequence, above: list[str], matched: list[int], fresh: int) -> list[Sequence]:
@@ -163,6 +174,14 @@ class Admission:
                 released += residents.pool.exclusive(victim.blocks)
                 if residents.pool.fits(matched, fresh, self._config.watermark - released):
                     return victims
+        if not self._has_waited(seq):
+            return []
+        lower = [one for one in residents.running if turn(one.tenant)[0] > band and one not in victims]
+        for victim in sorted(lower, key=lambda one: (turn(one.tenant), -one.computed), reverse=True):
+            victims.append(victim)
+            released += residents.pool.exclusive(victim.blocks)
+            if residents.pool.fits(matched, fresh, self._config.watermark - released):
+                return victims
         return []
 
     def _take_back(self, victims: list[Sequence], matched: list[int], fresh: int) -> bool:

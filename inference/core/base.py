@@ -149,8 +149,9 @@ class BaseScheduler(ABC, Generic[T]):
         """Undo `plan`, the newest step in flight, which failed as a whole; return every output since the last call.
 
         None of its tokens are published or charged. Its rows run again, each alone; one that fails alone as well ends
-        with an error. After a MemoryError steps are smaller for a while instead, as far as they can be. Of two steps in
-        flight both are abandoned when the older one failed; the rows of the newer one aren't at fault.
+        with an error. After a MemoryError steps are smaller for a while first, and a row isn't given up before it has
+        failed with one token. Of two steps in flight both are abandoned when the older one failed; the rows of the
+        newer one aren't at fault.
         """
 
     def take_outputs(self) -> list[Output]:
@@ -190,7 +191,6 @@ class BaseScheduler(ABC, Generic[T]):
     def _land(self) -> tuple[Flight[T], float]:
         """Take the oldest step, which has ended, out of flight; return it and the seconds that it took alone."""
         flight = self._flights.popleft()
-        self.bounds.note_success()
         now = self.clock()
         seconds = now - max(flight.launched_at, self._landed_at)
         self._landed_at = now

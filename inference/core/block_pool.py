@@ -42,6 +42,8 @@ class BlockPool:
         self._by_key: dict[Key, int] = {}
         self._blank = list(range(size - 1, 0, -1))  # a stack: the last one freed is the first one used
         self._cached = CachedBlocks()
+        self.awaited: set[Key] = set()  # what those that don't fit would share
+        self.arrivals = 0  # how often one of them was published
 
     @property
     def usable(self) -> int:
@@ -114,6 +116,8 @@ class BlockPool:
         if key not in self._by_key:
             self._by_key[key] = block
             self._keys[block] = key
+            if key in self.awaited:
+                self.arrivals += 1
 
     def exclusive(self, blocks: Sequence[int]) -> int:
         """Return how many of a sequence's `blocks` no other holds."""

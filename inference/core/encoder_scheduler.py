@@ -127,6 +127,8 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
         if len(result.vectors) != len(plan.encodes):
             raise ValueError(f"step {plan.number}: {len(result.vectors)} answers for {len(plan.encodes)} inputs")
         flight, seconds = self._land()
+        if plan is not self._retried:  # one input alone doesn't tell whether several fit
+            self.bounds.note_success()
         counts: dict[str, int] = {}
         for task, row in zip(flight.requests, plan.encodes, strict=True):
             counts[task.tenant] = counts.get(task.tenant, 0) + len(row.ids)
@@ -157,7 +159,10 @@ class EncodeScheduler(BaseScheduler[EncodeTask]):
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
         flight = self._take_newest(plan)
         if isinstance(error, MemoryError):
-            self.bounds.shrink(plan)
+            if plan is self._retried:
+                self.bounds.restore()
+            else:
+                self.bounds.shrink(plan)
         for task, row in zip(flight.requests, plan.encodes, strict=True):
             task.in_flight -= 1
             if plan is self._retried:

@@ -27,6 +27,11 @@ class Matcher(Protocol):
 class Grammar(Protocol):
     """A compiled guidance; any thread may begin a matcher."""
 
+    @property
+    def is_thought(self) -> bool:
+        """Whether it holds nothing but a thought to its bound."""
+        ...
+
     def begin(self) -> Matcher:
         """Return a matcher of an answer without tokens."""
         ...

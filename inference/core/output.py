@@ -16,8 +16,8 @@ class Output:
     for each of `tokens`, `prompt_logprobs` for the next ones of the prompt, if they were asked for.
     `text`, the texts in the log-probabilities and, after a stop string, `finished` are set by the engine, which has the
     tokenizer; an answer that is parsed is `told` instead of `text`, and the log-probabilities of its tokens that are no
-    text (of thought and calls) are `unspoken`, which is never sent. So are, for requests with several answers, `index`
-    and `ended` (as in `inference.types.Delta`), and `reports_usage`, which sends the usage alone.
+    text (of thought and calls) are `unspoken`, which is never sent. So are, for requests with several answers, `index`,
+    `ended` and `stop` (as in `inference.types.Delta`), and `reports_usage`, which sends the usage alone.
     """
 
     request_id: str
@@ -31,6 +31,7 @@ class Output:
     text: str = ""
     index: int = 0
     ended: FinishReason | None = None
+    stop: str | int | None = None
     reports_usage: bool = False
     told: tuple[Told, ...] = ()
     unspoken: tuple[PositionLogprobs, ...] = ()

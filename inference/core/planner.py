@@ -12,6 +12,7 @@ from inference.core.prefix import PrefixKeys
 from inference.core.resident import Cause, Residents
 from inference.core.sequence import Sequence, Status
 from inference.core.step_times import StepTimes
+from inference.core.suspects import Suspects
 from inference.core.waiting import WaitingQueue
 
 
@@ -20,8 +21,8 @@ class Planner:
 
     Decode rows (one token) come first. Prompts, those of running sequences and of new ones alike, share the rest of the
     step (`Prefill`), and take a bounded time of it while others decode. When a running sequence lacks a block, another
-    is preempted, which loses all of its blocks; no sequence is admitted in that step. `suspects` are the sequences
-    whose last step failed: each runs alone until a step succeeds or it has failed alone.
+    is preempted, which loses all of its blocks; no sequence is admitted in that step. Each of the `suspects`, whose
+    last step failed, runs alone until a step succeeds or it has failed alone.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Planner:
         self.bounds = bounds
         self.residents = Residents(config, bounds, keys, waiting, clock)
         self.times = StepTimes(config.rows)
-        self.suspects: dict[Sequence, None] = {}  # running or waiting
+        self.suspects = Suspects(bounds)
         self._admission = Admission(self.residents, waiting, clock)
         self._prefill = Prefill(config, bounds, self.times, waiting, self._admission)
         self._queue = waiting.queue
@@ -49,7 +50,7 @@ class Planner:
         """
         counts: dict[Sequence, int] = {}
         running = self.residents.running
-        alone = self._suspect() if self.suspects else None
+        alone = self._suspect() if len(self.suspects) else None
         if alone is not None:
             if in_flight:
                 return counts
@@ -86,7 +87,7 @@ class Planner:
         head = self._queue.peek()
         if head is not None and head.failures and self._admission.admit(head, may_preempt=True):
             return head
-        return next((seq for seq in self.residents.running if seq.failures and _may_run(seq) and seq.due > 0), None)
+        return next((seq for seq in self.suspects if _may_run(seq) and seq.due > 0), None)
 
     def check(self) -> None:
         """Raise AssertionError unless slots, blocks, turns and sequences agree."""

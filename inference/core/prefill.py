@@ -170,7 +170,7 @@ class Prefill:
     def _compute(self, step: _Step, seq: Sequence, part: _Rest) -> bool:
         """Let the step compute as many more tokens of `seq` as `part` and what is left of the step permit, if any."""
         rest, done = step.rest, step.computed.get(seq, 0)
-        most = min(min(seq.due, self._config.prefill_chunk) - done, rest.tokens, part.tokens)
+        most = min(min(seq.due, seq.chunk) - done, rest.tokens, part.tokens)
         start = seq.scheduled + done
         count = self._times.tokens_within(min(rest.seconds, part.seconds), start, most)
         least = min(most, self._config.block_size)
@@ -188,6 +188,6 @@ class Prefill:
         rest.take(count, seconds)
         if part is not rest:
             part.take(count, seconds)
-        if step.computed[seq] < min(seq.due, self._config.prefill_chunk):
+        if step.computed[seq] < min(seq.due, seq.chunk):
             step.prompts.append(seq)
         return True

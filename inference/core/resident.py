@@ -10,7 +10,7 @@ from enum import StrEnum
 from inference.core.block_pool import BlockPool
 from inference.core.bounds import StepBounds
 from inference.core.config import SchedulerConfig
-from inference.core.prefix import PrefixKeys
+from inference.core.prefix import Key, PrefixKeys
 from inference.core.sequence import Sequence, Status
 from inference.core.shares import Shares
 from inference.core.waiting import WaitingQueue
@@ -63,6 +63,13 @@ class Residents:
         count = (seq.known - 1) // self.config.block_size
         self._hash(seq, count)
         return self.pool.match(seq.keys[:count])
+
+    def missing(self, seq: Sequence, matched: list[int]) -> set[Key]:
+        """Return the key of the block that `match` didn't find behind those `matched`; none if there is none."""
+        count = (seq.known - 1) // self.config.block_size
+        if not self.config.prefix_cache or seq.tells_prompt or len(matched) == count:
+            return set()
+        return {seq.keys[len(matched)]}
 
     def fits(self, matched: list[int], fresh: int) -> bool:
         """True when a slot, `fresh` blocks and, if others run, the watermark are free."""

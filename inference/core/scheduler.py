@@ -58,6 +58,7 @@ class Scheduler(BaseScheduler[Sequence]):
         self.config = config
         self._planner = Planner(config, self.bounds, keys, waiting, clock)
         self._residents = self._planner.residents
+        self._suspects = self._planner.suspects
         self._load = Load()
         self._drafting = drafting
         self._vocab_size = config.vocab_size
@@ -81,6 +82,7 @@ class Scheduler(BaseScheduler[Sequence]):
 
     def submit(self, request: Sequence, *, bounded: bool = True) -> None:
         super().submit(request, bounded=bounded)
+        request.chunk = self.config.prefill_chunk
         eos = frozenset() if request.sampling.ignore_eos else self.config.eos_ids
         request.stops = eos.union(request.sampling.stop_token_ids)
         if request.sampling.min_tokens:
@@ -96,6 +98,7 @@ class Scheduler(BaseScheduler[Sequence]):
     def plan(self) -> StepPlan | None:
         self._expire_queue()
         self._expire_pauses()
+        self._suspects.decide()
         drafting = self._drafting if self._drafting is not None and self._drafting.is_on(self._residents) else None
         if not self._flights:
             self._residents.preempt_excess()
@@ -124,6 +127,8 @@ class Scheduler(BaseScheduler[Sequence]):
     def commit(self, plan: StepPlan, result: StepResult) -> list[Output]:
         self._verify(plan, result)
         flight, seconds = self._land()
+        if len(plan.rows) > 1 or not flight.requests[0].failures:  # a suspect alone doesn't tell whether several fit
+            self.bounds.note_success()
         self._load.add_plan(plan, [seq.tenant for seq in flight.requests], self._planner.times, seconds)
         accepted: dict[str, int] = {}
         ended: list[tuple[Sequence, RowResult]] = []
@@ -156,7 +161,8 @@ class Scheduler(BaseScheduler[Sequence]):
     def abandon(self, plan: StepPlan, error: BaseException) -> list[Output]:
         flight = self._take_newest(plan)
         # With an older step in flight it ran on what that one left, and nobody knows whose fault it was.
-        at_fault = not self._flights and not (isinstance(error, MemoryError) and self.bounds.shrink(plan))
+        if not self._flights:
+            self._suspects.note_failure(plan, flight.requests, error)
         for seq, row in zip(flight.requests, plan.rows, strict=True):
             seq.in_flight -= 1
             seq.expected -= row.samples
@@ -164,9 +170,6 @@ class Scheduler(BaseScheduler[Sequence]):
             if seq.status is Status.FINISHED:
                 self._release(seq)
                 continue
-            if at_fault:
-                seq.failures += 1
-                self._planner.suspects[seq] = None
             if seq.failures > 1:
                 self._end(seq, Ending(FinishReason.ERROR, error=self._fault(error, "request")))
             elif seq.ending is not None:
@@ -207,7 +210,7 @@ class Scheduler(BaseScheduler[Sequence]):
         ended = {seq for flight in self._flights for seq in flight.requests if seq.status is Status.FINISHED}
         assert set(running) | set(paused) <= set(self._live.values()) | ended
         assert ended <= set(running)
-        assert set(self._planner.suspects) == {seq for seq in self._live.values() if seq.failures}
+        assert set(self._suspects) == {seq for seq in self._live.values() if seq.failures}
         assert len(self.waiting.queue) == sum(seq.status is Status.WAITING for seq in self._live.values())
 
     # Planning ---------------------------------------------------------------------------------------------------
@@ -253,9 +256,8 @@ class Scheduler(BaseScheduler[Sequence]):
         if row.drafts:
             seq.computed += max(0, accepted - 1) - row.drafts
             seq.scheduled = seq.computed
-        if seq.failures:
-            seq.failures = 0
-            del self._planner.suspects[seq]
+        if seq.failures or seq.exhausted:
+            self._suspects.acquit(seq)
         if seq.prefilled < len(seq.prompt):
             self._count_prompt(seq)
         if seq.computed >= (seq.published + 1) * self._block_size:
@@ -317,7 +319,7 @@ class Scheduler(BaseScheduler[Sequence]):
             return
         self.waiting.queue.remove(seq)
         self._residents.paused.pop(seq, None)
-        self._planner.suspects.pop(seq, None)
+        self._suspects.forget(seq)
         del self._live[seq.request_id]
         seq.status = Status.FINISHED
         uncomputed, cached = seq.unserved

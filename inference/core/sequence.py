@@ -79,6 +79,8 @@ class Sequence:
     expected: int = 0
     in_flight: int = 0
     failures: int = 0  # failed steps since the last committed one; while it isn't 0, the sequence runs alone
+    exhausted: int = 0  # steps beside others since the last committed one that ran out of memory
+    chunk: int = 0  # the most of its tokens in one step; fewer after it ran out of memory alone
     bypassed: int = 0  # sequences admitted before it because it didn't fit
     ending: Ending | None = None
 

@@ -17,8 +17,8 @@ class Shares:
     """The rows and blocks of each tenant that has any.
 
     A tenant's share is its weight's part of all weights with a request here, and of rows at least one. It is lent while
-    nobody else wants it: a tenant above its share gives back to one that is below, but keeps one row in any case.
-    `reclaimed_at` is when that last happened for each tenant with rows.
+    nobody else wants it: a tenant above its share gives back to one that is below, but keeps one row, unless that is of
+    a higher band and has waited. `reclaimed_at` is when that last happened for each tenant with rows.
     """
 
     def __init__(self, waiting: Weights, blocks: int) -> None:

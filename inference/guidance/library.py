@@ -101,6 +101,8 @@ class Vocabulary:
 class CompiledGrammar:
     """A grammar for one vocabulary. Its matchers share what they learn of it."""
 
+    is_thought = False
+
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
 

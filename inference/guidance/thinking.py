@@ -37,6 +37,10 @@ class ThinkingGrammar:
     thought: Thought
     inner: Grammar | None
 
+    @property
+    def is_thought(self) -> bool:
+        return self.inner is None
+
     def begin(self) -> Matcher:
         return _ThinkingMatcher(self.thought, self.inner.begin() if self.inner is not None else None)
 

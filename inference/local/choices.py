@@ -54,6 +54,7 @@ class Choice:
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     compared: array[float] = field(default_factory=lambda: array("d"))
     ended: FinishReason | None = None
+    stop: str | int | None = None
 
     @property
     def mean_logprob(self) -> float:
@@ -143,7 +144,7 @@ class Choices:
         self._count_gaps(choice, usage.completion - choice.output, now)
         choice.output, choice.reasoning = usage.completion, usage.reasoning
         if output.finished is not None:
-            choice.ended = output.finished.reason
+            choice.ended, choice.stop = output.finished.reason, output.finished.stop
             self._ends.setdefault(choice.ended, output.finished)
             if not choice.index:
                 self._first = output.finished
@@ -160,7 +161,7 @@ class Choices:
             choice.compared.extend(entry.chosen.logprob for entry in (*output.logprobs, *output.unspoken))
         else:
             told.text, told.told, told.logprobs = output.text, output.told, output.logprobs
-            told.index, told.ended = choice.index, choice.ended
+            told.index, told.ended, told.stop = choice.index, choice.ended, choice.stop
         told.reports_usage = bool(output.tokens)  # without text too: it tells the gateway when to hold more credit
         yield told
 
@@ -182,7 +183,7 @@ class Choices:
                 logprobs = tuple(choice.logprobs) if self.sampling.logprobs is not None else ()
                 yield Output(
                     self.request_id, self.usage, text=choice.text, told=tuple(choice.parsed), logprobs=logprobs,
-                    index=index, ended=choice.ended,
+                    index=index, ended=choice.ended, stop=choice.stop,
                 )  # fmt: skip
         reason = next(reason for reason in WORST_FIRST if reason in reasons)
         yield Output(self.request_id, self.usage, finished=self._finished(reason, now))
@@ -196,6 +197,7 @@ class Choices:
         return replace(
             self._ends.get(reason) or Finished(reason, self.usage),
             usage=self.usage,
+            stop=None,
             queued_ms=queued,
             prefill_ms=prefill,
             decode_ms=max(0.0, seconds * 1000 - queued - prefill),

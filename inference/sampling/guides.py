@@ -116,7 +116,9 @@ class Guides:
 
 def field_of(row: Row) -> str:
     """Return what the client calls the field that made the row's grammar."""
-    return "tools" if row.sampling.guidance is None else row.sampling.guidance.param
+    if row.sampling.guidance is not None:
+        return row.sampling.guidance.param
+    return row.sampling.thinking_param if row.grammar is not None and row.grammar.is_thought else "tools"
 
 
 def _too_complex(row: Row, error: GrammarError) -> RowFailure:

@@ -33,9 +33,9 @@ class Sampled:
 class Sampler:
     """Samples the rows of one model's steps on `device`, by `passes` (default: torch's operators). Not thread-safe.
 
-    A row's result depends on its own logits, parameters, seed, history and output index alone. Temperature 0 takes the
-    largest processed logit (the first of equals). Otherwise the token with the smallest Exp(1) / probability is an
-    exact draw.
+    A row's result depends on its own logits, parameters, seed, history and output index alone. Temperature 0 or top-k 1
+    takes the largest processed logit (the first of equals). Otherwise the token with the smallest Exp(1) / probability
+    is an exact draw.
     """
 
     def __init__(self, device: torch.device, passes: Passes | None = None) -> None:

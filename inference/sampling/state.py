@@ -110,7 +110,7 @@ class SlotStates:
 
     def _admitted(self, row: Row) -> Admitted:
         p = row.sampling
-        is_greedy = p.temperature <= 0
+        is_greedy = p.temperature <= 0 or p.top_k == 1  # the first of equals, which filters don't tell on every tier
         is_changed = p.penalises or p.logit_bias or p.allowed_token_ids or p.min_tokens
         return Admitted(
             sampling=p,

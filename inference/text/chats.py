@@ -62,7 +62,7 @@ class Chats:
             raise InvalidRequestError(message, code="tools_not_supported", param="tools")
         if self.markers is None and request.sampling.demands_thought:
             message = "this model doesn't reason: leave the effort of reasoning out, or set it to none"
-            raise InvalidRequestError(message, code="reasoning_not_supported", param="reasoning")
+            raise InvalidRequestError(message, code="reasoning_not_supported", param=request.sampling.thinking_param)
         self._check_values(request)
         return Rendering(
             tools=_rendered(request.tools),

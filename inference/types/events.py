@@ -108,9 +108,9 @@ class Delta:
     The text may be empty: an incomplete character, or text that may become a stop string, is held back. `tokens` are
     the new tokens, none where the engine doesn't say: then a request can't go on elsewhere (`Resumed`).
 
-    Of several answers (`n`) this is the one with number `index`; `ended` is set in each one's last. If they were asked
-    for, `logprobs` has one entry for each new token of the text, and `prompt_logprobs` one for each of the prompt's
-    next tokens, from the second on.
+    Of several answers (`n`) this is the one with number `index`; `ended` is set in each one's last, with the `stop`
+    string or id that ended it. If they were asked for, `logprobs` has one entry for each new token of the text, and
+    `prompt_logprobs` one for each of the prompt's next tokens, from the second on.
 
     `reasoning` is what the model thought before the text, and `calls` are pieces of the function calls behind it, where
     the engine tells them apart from it.
@@ -125,6 +125,7 @@ class Delta:
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()
     reasoning: str = ""
     calls: tuple[CallPiece, ...] = ()
+    stop: str | int | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -165,12 +166,12 @@ class EngineFault:
 class Finished:
     """The one last event of a request, with its final usage.
 
-    `stop` is the stop string or id that ended it. `exact` is False when the worker was lost and `usage` is only the
-    last one it reported. With `is_estimate` that usage, too, is only counted from what arrived, since a foreign engine
-    hadn't said it, or not all of it. `queued_ms`, `prefill_ms` and `decode_ms` are the worker's own times: until its
-    first forward pass, from there to the first token of any of its answers, from there to the end of the last. Of the
-    waits from one token of an answer to its next, half were at most `gap_ms`, and all but one in a hundred
-    `gap_p99_ms`.
+    `stop` is the stop string or id that ended it, None of several answers, each of which told its own. `exact` is
+    False when the worker was lost and `usage` is only the last one it reported. With `is_estimate` that usage, too,
+    is only counted from what arrived, since a foreign engine hadn't said it, or not all of it. `queued_ms`,
+    `prefill_ms` and `decode_ms` are the worker's own times: until its first forward pass, from there to the first
+    token of any of its answers, from there to the end of the last. Of the waits from one token of an answer to its
+    next, half were at most `gap_ms`, and all but one in a hundred `gap_p99_ms`.
     """
 
     reason: FinishReason

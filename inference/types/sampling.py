@@ -63,7 +63,8 @@ class SamplingParams:
     with the prompt's. `n` answers are generated; of `best_of` answers the `n` of the highest mean log-probability
     (of all their tokens, thought and calls too) count, and nothing is sent before all have ended. Behind
     `thinking_tokens` of thought the marker that ends it is forced; 0 asks for none (None: as the model likes). A model
-    that doesn't think refuses such a bound, unless it needn't (`must_think` False).
+    that doesn't think refuses such a bound, unless it needn't (`must_think` False). `thinking_param` is what the client
+    calls the field that says so, for errors.
     """
 
     max_tokens: int | None = None
@@ -90,6 +91,7 @@ class SamplingParams:
     guidance: Guidance | None = None
     thinking_tokens: int | None = None
     must_think: bool = True
+    thinking_param: str = field(default="thinking_token_budget", compare=False)
 
     @property
     def demands_thought(self) -> bool:

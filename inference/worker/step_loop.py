@@ -219,6 +219,7 @@ def _told(request_id: str, output: Output) -> list[WireDelta]:
             () if number else output.prompt_logprobs,
             told.reasoning,
             told.calls,
+            output.stop if number == last else None,
         )
         for number, told in enumerate(output.told)
     ]
@@ -238,4 +239,5 @@ def _delta(request_id: str, output: Output) -> WireDelta:
         output.ended,
         output.logprobs,
         output.prompt_logprobs,
+        stop=output.stop,
     )

@@ -71,6 +71,7 @@ class Answer:
     logprobs: list[PositionLogprobs] = field(default_factory=list)
     text: str = ""
     ended: FinishReason | None = None
+    stop: str | int | None = None
 
     def is_start_of(self, other: Answer) -> bool:
         """Whether `other` is this answer or goes on behind it.
@@ -105,9 +106,9 @@ class Told:
             answer.tokens += tokens
             answer.logprobs += output.logprobs
             answer.text += output.text
-            answer.ended = output.ended
+            answer.ended, answer.stop = output.ended, output.stop
         if output.finished is not None and self.answers.keys() == {0} and self.answers[0].ended is None:
-            self.answers[0].ended = output.finished.reason
+            self.answers[0].ended, self.answers[0].stop = output.finished.reason, output.finished.stop
 
     @property
     def outcome(self) -> tuple[Any, ...]:

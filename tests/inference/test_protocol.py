@@ -175,6 +175,8 @@ def test_errors_keep_their_type_and_code(error: EngineError) -> None:
 def test_events_travel_unchanged() -> None:
     assert event_of(WireStarted("a", 3)) == Started(3)
     assert event_of(WireDelta("a", "t", 1, 2, 3, 4)) == Delta("t", Usage(1, 2, 3, 4))
+    ended = {"index": 1, "ended": FinishReason.STOP, "stop": "x"}
+    assert event_of(WireDelta("a", "t", 1, 2, 3, 4, **ended)) == Delta("t", Usage(1, 2, 3, 4), **ended)
     assert event_of(WireVector("a", 1, b"v", ("x", "y"))) == Vector(1, b"v", ("x", "y"))
     assert event_of(WireFinished("a", END)) == END
 
@@ -265,4 +267,4 @@ def test_a_change_of_the_messages_is_a_new_version() -> None:
     schemas, components = msgspec.json.schema_components(kinds, schema_hook=lambda kind: {"title": kind.__name__})
     text = json.dumps(described([schemas, components]), sort_keys=True)
     found = (VERSION, sha256(text.encode()).hexdigest()[:16])
-    assert found == (20, "e463def34a7e34dc"), "raise VERSION in inference/protocol.py, and write both here"
+    assert found == (21, "1f941be06b1272a7"), "raise VERSION in inference/protocol.py, and write both here"

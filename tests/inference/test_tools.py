@@ -144,6 +144,8 @@ def test_a_schema_that_cannot_be_held_is_refused(loaded: LoadedModel) -> None:
 class Only:
     """A grammar of one token for ever."""
 
+    is_thought = False
+
     def __init__(self, token: int) -> None:
         self._token = token
 

@@ -330,6 +330,7 @@ async def test_values_of_the_chat_template_reach_the_engine(app, world, given, v
     assert (await ask(app, PATH, {**SAY, "chat_template_kwargs": given})).status == 200
     assert world.intent.template_values == values
     assert world.intent.sampling.thinking_tokens == thinking
+    assert world.intent.sampling.thinking_param == "chat_template_kwargs.enable_thinking"
     assert request_of(world.principal(), world.intent, "a").template_values == values
 
 

@@ -142,7 +142,7 @@ async def test_input_items_of_each_form_are_taken(app, world):
         ({"background": True}, "invalid_value", "background"),
         ({"tools": [{"type": "web_search"}]}, "unsupported_parameter", "tools[0].type"),
         ({"text": {"format": {"type": "json_object"}}}, "guidance_unavailable", "text.format"),
-        ({"reasoning": {"effort": "low"}}, "reasoning_not_supported", "reasoning"),
+        ({"reasoning": {"effort": "low"}}, "reasoning_not_supported", "reasoning.effort"),
         ({"include": ["file_search_call.results"]}, "unsupported_parameter", "include[0]"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
         ({"text": {"verbosity": "long"}}, "invalid_value", "text.verbosity"),

@@ -421,8 +421,7 @@ def test_a_suspect_that_has_to_grow_is_not_its_own_victim():
     bench.run(until=lambda: len(bench.stories["suspect"].tokens) == 1)
     bench.scheduler.waiting.queue.charge("a", output=1000)
     suspect = bench.scheduler._live["suspect"]
-    suspect.failures = 1
-    bench.scheduler._planner.suspects[suspect] = None
+    bench.scheduler._planner.suspects.accuse(suspect)
     plan = bench.step()
     assert plan
     assert [row.request_id for row in plan.rows] == ["suspect"]

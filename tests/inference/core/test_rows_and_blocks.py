@@ -206,3 +206,63 @@ def test_a_flood_of_tenants_that_do_not_fit_costs_a_step_a_fixed_number_of_looks
                 bench.step()
     assert looks[250] <= 1.2 * looks[25]
     assert looks[250] < 40 * 200
+
+
+def of_lower_bands(bench: Bench, count: int = 4) -> None:
+    for number in range(count):
+        bench.submit(f"low{number}", [number] * 6, 100, tenant=f"low{number}")
+    bench.step()
+
+
+@pytest.mark.parametrize("blocks", [200, 17])  # rows are short, or blocks
+def test_a_higher_band_that_has_waited_takes_the_last_row_of_a_lower_one(blocks: int) -> None:
+    bench = Bench(**{**WIDE, "max_rows": 4 if blocks == 200 else 8, "blocks": blocks, "reclaim_seconds": 1.0})
+    if blocks == 200:
+        of_lower_bands(bench)
+    else:
+        bench.submit("low0", [0] * 30, 20, tenant="low0")
+        bench.submit("low1", [1] * 20, 20, tenant="low1")
+        bench.step()
+    bench.submit("high", [91] * 20, 4, tenant="high", band=1)
+    for _ in range(5):
+        bench.step()
+    assert not bench.stories["high"].started, "it waits for a while, as any that comes when all have one row"
+    bench.now += 1.0
+    plan = bench.step()
+    assert plan is not None
+    assert "high" in {row.request_id for row in plan.rows}
+    assert taken_back(bench) == 1
+    bench.run()
+    assert bench.stories["high"].tokens == continuation([91] * 20, 4)
+    for name, story in bench.stories.items():
+        if name != "high":
+            count = 100 if blocks == 200 else 20
+            assert story.tokens == continuation(story.prompt, count), "what lost its row goes on where it was"
+
+
+def test_a_higher_band_takes_no_more_than_its_share() -> None:
+    bench = Bench(**{**WIDE, "max_rows": 4, "reclaim_seconds": 1.0})
+    of_lower_bands(bench)
+    for number in range(4):
+        bench.submit(f"high{number}", [90 + number] * 6, 60, tenant="high", band=1, weight=4000)
+    most = 0
+    for _ in range(20):
+        bench.now += 1.0
+        bench.step()
+        most = max(most, rows_of(bench).get("high", 0))
+    assert most == 2, "half of all weights"
+    assert taken_back(bench) == 2
+
+
+def test_the_last_row_is_safe_from_equals_and_lower_bands() -> None:
+    bench = Bench(**{**WIDE, "max_rows": 2, "reclaim_seconds": 1.0})
+    bench.submit("high", [1] * 6, 40, tenant="high", band=1)
+    bench.submit("even", [2] * 6, 40, tenant="even", band=1)
+    bench.step()
+    bench.submit("low", [3] * 6, 4, tenant="low")
+    bench.submit("equal", [4] * 6, 4, tenant="equal", band=1)
+    for _ in range(20):
+        bench.now += 1.0
+        bench.step()
+    assert not taken_back(bench)
+    assert rows_of(bench) == {"high": 1, "even": 1}

@@ -416,3 +416,34 @@ def test_a_head_that_fits_nowhere_makes_way_for_one_that_fits() -> None:
     assert output.finished is not None
     assert output.finished.error is not None
     assert output.finished.error.code == "unschedulable"
+
+
+def test_a_waiting_request_is_looked_at_again_when_its_prefix_was_published():
+    """Its prefix was unknown when it came; once a neighbour has computed it, it needs few blocks of its own."""
+    bench = Bench(blocks=17, watermark_percent=0, max_context=64)
+    bench.submit("first", 45, 8)
+    bench.step()
+    bench.submit("same", 45, 3)
+    bench.run(until=lambda: bool(bench.stories["same"].finished))
+    assert not bench.stories["first"].finished
+    bench.run()
+    assert bench.stories["first"].tokens == continuation(range(45), 8)
+    assert bench.stories["same"].tokens == continuation(range(45), 3)
+
+
+def test_what_a_neighbour_publishes_of_its_own_lets_nobody_be_looked_at_again(monkeypatch):
+    bench = Bench(blocks=17, watermark_percent=0, max_context=64)
+    bench.submit("first", 21, 40)
+    bench.submit("large", [5] * 60, 4)
+    while bench.scheduler._live["first"].output < 3:
+        bench.step()
+    looked, admission = [], bench.scheduler._planner._admission
+    candidates = admission._candidates
+    monkeypatch.setattr(admission, "_candidates", lambda: looked.append(1) or candidates())
+    published = bench.scheduler._live["first"].published
+    while bench.scheduler._live["first"].output < 35:
+        bench.step()
+    assert bench.scheduler._live["first"].published > published + 5
+    assert not looked
+    bench.run()
+    assert bench.stories["large"].tokens == continuation([5] * 60, 4)

@@ -69,6 +69,7 @@ class Told:
 
     texts: dict[int, str] = field(default_factory=lambda: defaultdict(str))
     ended: dict[int, FinishReason] = field(default_factory=dict)
+    stops: dict[int, str | int | None] = field(default_factory=dict)
     started: list[int] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
@@ -130,6 +131,7 @@ class Stand:
             if output.ended is not None:
                 assert output.index not in told.ended
                 told.ended[output.index] = output.ended
+                told.stops[output.index] = output.stop
             assert output.usage.completion >= told.usage.completion
             told.usage = output.usage
             if output.finished is not None:
@@ -447,11 +449,28 @@ def test_drafts_that_are_accepted_take_no_time_and_other_answers_tokens_are_no_g
     assert times(last.finished) == [0.25, 0.75, 11.0, 0.0, 3.0]  # of 3, 0, 0 and 2.5 seconds
 
 
-def test_the_last_word_has_the_stop_of_no_answer_but_one_that_ended_for_its_reason() -> None:
+def test_each_answer_tells_what_stopped_it_and_the_last_word_nothing() -> None:
     stand = Stand()
     assert [stops for _, stops in (alone([20, 21, 22], 6, 22 + i) for i in range(2))] == [False, True]
     stand.submit("r", [20, 21, 22], 6, n=2, seed=22, stop_token_ids=(EOS,), ignore_eos=True)
     stand.run()
     (finished,) = stand.told["r"].finished
     assert stand.told["r"].ended == {0: FinishReason.LENGTH, 1: FinishReason.STOP}
+    assert stand.told["r"].stops == {0: None, 1: EOS}
     assert (finished.reason, finished.stop) == (FinishReason.LENGTH, None)
+
+
+@pytest.mark.parametrize("best_of", [None, 3])
+def test_each_answers_own_stop_string_is_told(best_of: int | None) -> None:
+    texts = [alone([20, 21, 22], 8, 30 + i)[0] for i in range(3)]
+    ends = tuple(dict.fromkeys(text[3:5] for text in texts))
+    assert len(ends) == 3
+    stand = Stand()
+    stand.submit("r", [20, 21, 22], 8, n=2 if best_of else 3, best_of=best_of, seed=30, stop=ends)
+    stand.run()
+    told = stand.told["r"]
+    assert len(told.stops) == (2 if best_of else 3)
+    for index, stop in told.stops.items():
+        answer = next(text for text in texts if text.startswith(told.texts[index]))
+        assert stop == min(ends, key=lambda end: answer.find(end) % 1000)
+    assert told.finished[0].stop is None

@@ -10,6 +10,7 @@ import torch
 
 from inference.core.grammar import GrammarError, Matcher
 from inference.core.step import Row
+from inference.guidance.thinking import ThinkingGrammar, Thought
 from inference.sampling.passes import Passes
 from inference.sampling.sampler import Sampler
 from inference.types import SamplingParams
@@ -20,6 +21,8 @@ END = 69
 
 class Listed:
     """Permits in each place what is listed for it, and behind the last place only the end."""
+
+    is_thought = False
 
     def __init__(self, *places: Sequence[int], size: int = 12) -> None:
         self.places = places
@@ -132,6 +135,18 @@ def test_a_row_that_cannot_go_on_fails_alone(passes: Passes) -> None:
     assert "token 7" in sampled.failures[0].message
     assert sampled.failures[0].param is None  # the tokens so far are another engine's
     assert sampled.tokens[1:].tolist() == [3, int(logits[2].argmax())]
+
+
+def test_a_bound_of_the_thought_that_leaves_no_token_is_named_as_the_client_calls_it(passes: Passes) -> None:
+    thought = Thought((50,), (51,), is_open=True, budget=0, ends=frozenset({END}), vocabulary=VOCABULARY)
+    only_thought, with_tools = ThinkingGrammar(thought, None), ThinkingGrammar(thought, Listed([3]))
+    bound = {"allowed_token_ids": (9,), "thinking_tokens": 0, "thinking_param": "reasoning_effort"}
+    rows = [row(only_thought, [1], slot=0, **bound), row(with_tools, [1], slot=1, **bound)]
+    failures = Sampler(torch.device("cpu"), passes).sample(torch.randn(2, VOCABULARY), rows).failures
+    assert [failures[number].code for number in range(2)] == ["no_token_left"] * 2
+    assert "'reasoning_effort'" in failures[0].message
+    assert "'tools'" not in failures[0].message
+    assert "'tools'" in failures[1].message
 
 
 def test_logits_that_are_no_numbers_are_the_models_fault(passes: Passes) -> None:

@@ -88,6 +88,18 @@ def test_greedy_takes_the_first_of_the_largest() -> None:
     assert sample(logits, [row(temperature=0.0), row(temperature=0.0, top_k=2, top_p=0.5)]) == [1, 0]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("params", [{}, {"temperature": 0.7}, {"top_p": 0.9}, {"presence_penalty": 1e-9}], ids=str)
+def test_top_k_1_takes_the_first_of_equals_on_every_tier(
+    passes: Passes, dtype: torch.dtype, params: dict[str, float]
+) -> None:
+    logits = torch.randint(0, 3, (8, 5000)).to(dtype)
+    logits[7] = 2.0
+    rows = [row(slot, seed=slot, top_k=1, **params)._replace(slot=slot, history=[1]) for slot in range(8)]
+    tokens = Sampler(torch.device("cpu"), passes).sample(logits.clone(), rows).tokens
+    assert tokens.tolist() == [(line == 2.0).nonzero()[0].item() for line in logits]
+
+
 def test_a_row_does_not_depend_on_its_mates() -> None:
     torch.manual_seed(2)
     kinds = [

@@ -349,3 +349,14 @@ def test_the_loop_is_busy_since_its_iteration_began_and_not_while_it_waits(bench
     bench.loop.run()
     assert waits == [None, None]
     assert steps[:3] == [100.0, 101.0, 102.0]
+
+
+def test_the_stop_of_each_of_several_answers_is_sent_with_its_end(bench: Bench) -> None:
+    engine = bench.serve()
+    request = chat("say it", n=2, max_tokens=40, stop=("a", "e", "i", "o", "u", " "))
+    active = bench.submit(engine, request)
+    bench.finish()
+    ends = [event for event in bench.events(active) if isinstance(event, WireDelta) and event.ended]
+    assert sorted(event.index for event in ends) == [0, 1]
+    assert all(event.ended is FinishReason.STOP for event in ends)
+    assert all(event.stop in request.sampling.stop for event in ends)
