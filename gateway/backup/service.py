@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import tempfile
 from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,7 +90,7 @@ def restore(source: Path, *, replace: bool) -> Restored:
     With `replace` the database may hold something, which is lost (PostgreSQL) or moved aside (SQLite).
     """
     place = settings.SLUICE_HOME
-    with tempfile.TemporaryDirectory(prefix=".sluice-restore-", dir=place) as folder:
+    with _alone(), tempfile.TemporaryDirectory(prefix=".sluice-restore-", dir=place) as folder:
         manifest, files = archive.read(source, Path(folder))
         _refuse_foreign(manifest)
         if not replace and _has_tables():
@@ -105,8 +106,8 @@ def restore(source: Path, *, replace: bool) -> Restored:
             former = _restore(files[_member()])
         kept = home.put_back(of_home, place)
         unset = secrets.take_over(kept_secrets, place)
-    call_command("migrate", verbosity=0, interactive=False)
-    return Restored(manifest, former, kept, unset, end_restored_leases(), len(of_tenants))
+        call_command("migrate", verbosity=0, interactive=False)
+        return Restored(manifest, former, kept, unset, end_restored_leases(), len(of_tenants))
 
 
 def _refuse_foreign(manifest: Manifest) -> None:
@@ -135,6 +136,11 @@ def _dump(path: Path) -> None:
 
 def _has_tables() -> bool:
     return postgresql.has_tables(_parameters()) if connection.vendor == "postgresql" else sqlite.has_tables(_file())
+
+
+def _alone() -> AbstractContextManager[None]:
+    """Keep gateways and jobs from beginning on SQLite; on PostgreSQL each session counts, and is looked for then."""
+    return nullcontext() if connection.vendor == "postgresql" else sqlite.alone(_file())
 
 
 def _restore(path: Path) -> Path | None:
