@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from gateway.backup.archive import BackupError
+from gateway.backup.work_folder import RESTORE, work_folder
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
@@ -60,13 +61,14 @@ def restore(dumped: Path, database: Path) -> Path | None:
     if database.exists():
         _close(database)
         former = database.with_name(f"{database.name}.replaced-{int(database.stat().st_mtime)}-{os.getpid()}")
-    draft = database.with_name(f".{database.name}.{os.getpid()}")
-    shutil.copyfile(dumped, draft)
-    with draft.open("rb") as file:
-        os.fsync(file.fileno())
-    if former is not None:
-        database.rename(former)
-    draft.rename(database)
+    with work_folder(database.parent, RESTORE) as folder:
+        draft = folder / MEMBER
+        shutil.copyfile(dumped, draft)
+        with draft.open("rb") as file:
+            os.fsync(file.fileno())
+        if former is not None:
+            former.hardlink_to(database)  # unlike a rename, it leaves no moment without a database
+        draft.rename(database)
     _sync_folder(database.parent)
     return former
 
