@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 from celery import Celery, signals
@@ -20,6 +22,7 @@ from django.conf import settings
 
 from gateway.broker.redis import broker_url
 from gateway.logs import configure_logs
+from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
 # Celery warns of being root, not in our lines' form: elsewhere a message could be a program, here only JSON is read.
 warnings.simplefilter("ignore", SecurityWarning)
@@ -62,3 +65,14 @@ def set_up_logging(**_: Any) -> None:
     configure_logs()
     for name in ("celery", "kombu"):
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@signals.worker_init.connect  # type: ignore[untyped-decorator] # same
+def keep_database(**_: Any) -> JobsLock | None:
+    """Let no restore replace SQLite's database until this worker ends; end at once while one does."""
+    if not settings.SLUICE_EMBEDDED:
+        return None
+    try:
+        return JobsLock.share(Path(settings.DATABASES["default"]["NAME"]))
+    except JobsLockedError as error:  # only an exit leaves a signal of Celery's
+        sys.exit(str(error))

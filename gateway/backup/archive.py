@@ -56,15 +56,20 @@ def described(path: Path) -> Member:
 
 
 def write(
-    target: Path, manifest: Manifest, files: Mapping[str, Path], of_tenants: Iterable[tuple[str, int, IO[bytes]]] = ()
+    target: Path,
+    manifest: Manifest,
+    files: Mapping[str, Path],
+    of_tenants: Iterable[tuple[str, int, IO[bytes]]] = (),
+    *,
+    within: Path,
 ) -> int:
     """Write the archive (mode 0600) at `target`, where no file may be; on failure nothing is left there.
 
-    `of_tenants` are the names, sizes and contents of tenants' files and of adapters, each read before the next is
-    taken; returns how many there were.
+    It becomes whole in the folder `within`, of the same file system. `of_tenants` are the names, sizes and contents of
+    tenants' files and of adapters, each read before the next is taken; returns how many there were.
     """
     index: dict[str, Member] = {}
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft = within / "archive.tar.gz"
     try:
         with open(draft, "xb", opener=_private) as file:
             with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
@@ -84,8 +89,6 @@ def write(
         raise BackupError(f"{target} exists already: choose another name, or give a folder") from error
     except OSError as error:
         raise BackupError(f"the backup can't be written to {target}: {error.strerror or error}") from error
-    finally:
-        draft.unlink(missing_ok=True)
     return len(index)
 
 

@@ -29,7 +29,7 @@ def in_use() -> dict[str, str]:
     values = {variable: str(getattr(settings, name)) for variable, name in EFFECTIVE.items()}
     lists = {variable: ",".join(getattr(settings, name)) for variable, name in FALLBACKS.items()}
     given = {variable: str(getattr(settings, name)) for variable, name in OPTIONAL.items()}
-    return {**values, **{variable: value for variable, value in (lists | given).items() if value}}
+    return _as_given({**values, **{variable: value for variable, value in (lists | given).items() if value}})
 
 
 def take_over(kept: Mapping[str, str], home: Path) -> dict[str, Path]:
@@ -44,13 +44,23 @@ def take_over(kept: Mapping[str, str], home: Path) -> dict[str, Path]:
         for variable, value in now.items():  # it stands in for those that aren't set
             now[variable] = ",".join(ours if part == generated else part for part in value.split(","))
         _write(home / "secret.key", ours)
-    differing = {variable: value for variable, value in kept.items() if now.get(variable) != value}
+    # Backups of releases up to 0.1 hold fallbacks that nobody gave, too.
+    differing = {variable: value for variable, value in _as_given(kept).items() if now.get(variable) != value}
     folder = home / RESTORED
     files = {variable: folder / variable for variable in differing}
     for variable, path in files.items():
         folder.mkdir(mode=0o700, exist_ok=True)
         _write(path, differing[variable])
     return files
+
+
+def _as_given(values: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what settings themselves add to the fallbacks of credentials: the secret key and its own fallbacks."""
+    added = {values["SLUICE_SECRET_KEY"], *values.get("SLUICE_SECRET_KEY_FALLBACKS", "").split(",")}
+    parts = values.get("SLUICE_CREDENTIAL_FALLBACKS", "").split(",")
+    given = ",".join(part for part in parts if part not in added)
+    others = {variable: value for variable, value in values.items() if variable != "SLUICE_CREDENTIAL_FALLBACKS"}
+    return {**others, **({"SLUICE_CREDENTIAL_FALLBACKS": given} if given else {})}
 
 
 def _write(path: Path, value: str) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import tempfile
 from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +20,7 @@ from billing.services.holds import end_restored_leases
 from gateway.backup import archive, home, postgresql, secrets, sqlite
 from gateway.backup import files as tenants_files
 from gateway.backup.archive import BackupError, Manifest
+from gateway.backup.work_folder import BACKUP, RESTORE, work_folder
 from gateway.services.worker_specs import is_worker_running
 
 SECRETS = "secrets.json"
@@ -61,8 +62,7 @@ def back_up(target: Path, *, with_files: bool = True) -> Made:
         raise BackupError(f"{target} exists already: choose another name, or give a folder")
     if not target.parent.is_dir():
         raise BackupError(f"{target.parent} is no folder")
-    with tempfile.TemporaryDirectory(prefix=".sluice-backup-", dir=target.parent) as name:
-        folder = Path(name)
+    with work_folder(target.parent, BACKUP) as folder:
         # First the database, then the records: of a hold that is open there, its worker's record knows the end.
         files = {_member(): folder / _member()}
         _dump(folder / _member())
@@ -79,7 +79,7 @@ def back_up(target: Path, *, with_files: bool = True) -> Made:
         )
         # Files last: whatever the copied database names was whole before, and never changes.
         stored = tenants_files.Stored()
-        count = archive.write(target, manifest, files, stored if with_files else ())
+        count = archive.write(target, manifest, files, stored if with_files else (), within=folder)
     return Made(target, manifest, count, stored.missing)
 
 
@@ -89,8 +89,8 @@ def restore(source: Path, *, replace: bool) -> Restored:
     With `replace` the database may hold something, which is lost (PostgreSQL) or moved aside (SQLite).
     """
     place = settings.SLUICE_HOME
-    with tempfile.TemporaryDirectory(prefix=".sluice-restore-", dir=place) as folder:
-        manifest, files = archive.read(source, Path(folder))
+    with _alone(), work_folder(place, RESTORE) as folder:
+        manifest, files = archive.read(source, folder)
         _refuse_foreign(manifest)
         if not replace and _has_tables():
             raise BackupError("the database isn't empty: --replace puts the backup in its place")
@@ -105,8 +105,8 @@ def restore(source: Path, *, replace: bool) -> Restored:
             former = _restore(files[_member()])
         kept = home.put_back(of_home, place)
         unset = secrets.take_over(kept_secrets, place)
-    call_command("migrate", verbosity=0, interactive=False)
-    return Restored(manifest, former, kept, unset, end_restored_leases(), len(of_tenants))
+        call_command("migrate", verbosity=0, interactive=False)
+        return Restored(manifest, former, kept, unset, end_restored_leases(), len(of_tenants))
 
 
 def _refuse_foreign(manifest: Manifest) -> None:
@@ -135,6 +135,11 @@ def _dump(path: Path) -> None:
 
 def _has_tables() -> bool:
     return postgresql.has_tables(_parameters()) if connection.vendor == "postgresql" else sqlite.has_tables(_file())
+
+
+def _alone() -> AbstractContextManager[None]:
+    """Keep gateways and jobs from beginning on SQLite; on PostgreSQL each session counts, and is looked for then."""
+    return nullcontext() if connection.vendor == "postgresql" else sqlite.alone(_file())
 
 
 def _restore(path: Path) -> Path | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from gateway.backup.archive import BackupError
+from gateway.backup.work_folder import RESTORE, work_folder
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
+from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
 MEMBER = "database.sqlite3"
 _COMPANIONS = ("-wal", "-shm")
@@ -33,6 +36,18 @@ def has_tables(database: Path) -> bool:
         return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
 
 
+@contextmanager
+def alone(database: Path) -> Iterator[None]:
+    """Within it no gateway or jobs begin on the database; raise BackupError while any of them runs."""
+    with ExitStack() as held:
+        try:
+            held.callback(FileLock.take(database).release)
+            held.callback(JobsLock.take(database).release)
+        except (GatewayRunningError, JobsLockedError) as error:
+            raise BackupError(f"{error} (a restore needs Sluice stopped)") from error
+        yield
+
+
 def restore(dumped: Path, database: Path) -> Path | None:
     """Put the dump in the database's place, and return where the former one lies now, if there was one.
 
@@ -42,25 +57,19 @@ def restore(dumped: Path, database: Path) -> Path | None:
         [finding] = connection.execute("PRAGMA quick_check(1)").fetchone()
         if finding != "ok":
             raise BackupError(f"the database of the backup is damaged: {finding}")
-    try:
-        lock = FileLock.take(database)
-    except GatewayRunningError as error:
-        raise BackupError(f"{error} (a restore needs Sluice stopped)") from error
-    try:
-        former = None
-        if database.exists():
-            _close(database)
-            former = database.with_name(f"{database.name}.replaced-{int(database.stat().st_mtime)}-{os.getpid()}")
-        draft = database.with_name(f".{database.name}.{os.getpid()}")
+    former = None
+    if database.exists():
+        _close(database)
+        former = database.with_name(f"{database.name}.replaced-{int(database.stat().st_mtime)}-{os.getpid()}")
+    with work_folder(database.parent, RESTORE) as folder:
+        draft = folder / MEMBER
         shutil.copyfile(dumped, draft)
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         if former is not None:
-            database.rename(former)
+            former.hardlink_to(database)  # unlike a rename, it leaves no moment without a database
         draft.rename(database)
-        _sync_folder(database.parent)
-    finally:
-        lock.release()
+    _sync_folder(database.parent)
     return former
 
 

@@ -13,7 +13,7 @@ class OutgoingMail(models.Model):
     """One mail to one address, written in the transaction of what it tells of and sent later.
 
     Its text, which may hold a link that works by itself, is encrypted (`gateway.secrets.sealing`) and removed when it
-    was sent or given up.
+    was sent or given up. Where it can't be read, its secret being another, the mail has failed and the text stays.
     """
 
     class State(models.TextChoices):

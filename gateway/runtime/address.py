@@ -1,13 +1,15 @@
-"""Where the gateway of this home listens: a file that it holds locked while it does."""
+"""Where the gateways of this home listen: a file for each port, locked for as long as anybody does."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
@@ -22,14 +24,24 @@ def address_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def address_of_sockets(listening: Sequence[socket.socket]) -> str:
+    """Return the base URL at which this machine reaches who accepts on them, an empty string for none with a port."""
+    for one in listening:
+        if one.family in (socket.AF_INET, socket.AF_INET6):
+            host, port = one.getsockname()[:2]
+            return address_of(host, port)
+    return ""
+
+
 @contextmanager
 def announced(base_url: str) -> Iterator[None]:
-    """Within it `running_address` returns `base_url`, unless another gateway of this home was first."""
-    descriptor = os.open(_file(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    """Within it `running_address` returns `base_url`, or that of another gateway of this home."""
+    file = _folder() / f"gateway-{urlsplit(base_url).port}.address"
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except BlockingIOError:  # another process that accepts there, or who opened the socket, announces it
             yield
             return
         os.ftruncate(descriptor, 0)
@@ -37,22 +49,14 @@ def announced(base_url: str) -> Iterator[None]:
         try:
             yield
         finally:
-            _file().unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
 
 def running_address() -> str:
-    """Return the base URL of this home's running gateway; an empty string when none runs, or it left a stale file."""
-    with contextlib.suppress(FileNotFoundError):
-        descriptor = os.open(_file(), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return os.pread(descriptor, 256, 0).decode()
-        finally:
-            os.close(descriptor)
-    return ""
+    """Return the base URL of a gateway of this home that runs; an empty string when none does, or left a stale file."""
+    return next(filter(None, map(_announced_in, sorted(_folder().glob("gateway-*.address")))), "")
 
 
 def usual_address() -> str:
@@ -62,6 +66,18 @@ def usual_address() -> str:
     return running_address() or str(settings.SLUICE_BASE_URL)
 
 
-def _file() -> Path:
+def _announced_in(file: Path) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return os.pread(descriptor, 256, 0).decode()
+        finally:
+            os.close(descriptor)
+    return ""
+
+
+def _folder() -> Path:
     home: Path = settings.SLUICE_HOME
-    return home / "gateway.address"
+    return home

@@ -40,6 +40,19 @@ def send_due_mail() -> bool:
     return mail is not None
 
 
+def send_unread_mail() -> int:
+    """Let mail whose text could not be read be sent after all where it can be by now; return how many that is."""
+    found = 0
+    for mail in OutgoingMail.objects.filter(state=_State.FAILED).exclude(sealed_text=""):
+        try:
+            unseal(mail.sealed_text)
+        except SealError:
+            continue
+        same = OutgoingMail.objects.filter(pk=mail.pk, state=_State.FAILED)
+        found += same.update(state=_State.WAITING, attempts=0, error="", next_attempt_at=clock.now(), ended_at=None)
+    return found
+
+
 def _take(mail: OutgoingMail, now: datetime) -> bool:
     """Count an attempt and postpone the next; return whether this attempt is ours."""
     if mail.attempts > len(BACK_OFF):  # a process died in the last one
@@ -54,7 +67,11 @@ def _send(mail: OutgoingMail) -> None:
     try:
         text = unseal(mail.sealed_text)
     except SealError:
-        _end(mail, _State.FAILED, error="Its text was encrypted under another secret.")
+        # Once the secret is known again `send_unread_mail` gives it another chance.
+        reason = "Its text was encrypted under another secret: make that a fallback, then run `manage.py setup`."
+        logger.warning("a mail could not be sent", extra={"mail": mail.pk, "error": reason, "given_up": True})
+        mails = OutgoingMail.objects.filter(pk=mail.pk)
+        mails.update(state=_State.FAILED, error=reason, ended_at=clock.now())
         return
     try:
         send_mail(mail.subject, text, None, [mail.to])

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from gateway.backup.archive import BackupError
 from gateway.backup.service import back_up
 from gateway.management.doctor import database_problem
+from gateway.management.stopping import stopped_by_exit
 
 
 class Command(BaseCommand):
@@ -27,7 +28,8 @@ class Command(BaseCommand):
         if problem := database_problem():
             raise CommandError(problem)
         try:
-            made = back_up(options["target"].resolve(), with_files=not options["without_files"])
+            with stopped_by_exit("stopped: no backup was made"):
+                made = back_up(options["target"].resolve(), with_files=not options["without_files"])
         except BackupError as error:
             raise CommandError(str(error)) from error
         size = made.path.stat().st_size / 2**20

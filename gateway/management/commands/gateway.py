@@ -18,7 +18,7 @@ from gateway.logs import background, configure_logs
 from gateway.management.doctor import database_problem
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL
-from gateway.runtime.address import address_of, announced
+from gateway.runtime.address import address_of, address_of_sockets, announced
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from gateway.runtime.heartbeat import VARIABLE
 
@@ -62,12 +62,11 @@ class Command(BaseCommand):
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
         server = gateway_server(application, probes, options["host"], options["port"], beat=_beat, probes_on=probes_on)
-        address = address_of(options["host"], options["port"])
+        address = address_of_sockets(listening) if listening else address_of(options["host"], options["port"])
         signal.signal(signal.SIGHUP, lambda *_: server.leave())
         # The server ends in order, then takes the signal again: SIGTERM too must not end us before the address is gone.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        whose = contextlib.nullcontext() if listening else announced(address)  # who opened the sockets tells where
-        with whose, contextlib.suppress(KeyboardInterrupt):
+        with announced(address) if address else contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=listening or None)
         if not server.started:
             sys.exit(1)

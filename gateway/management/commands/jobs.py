@@ -5,13 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
 from gateway.management.doctor import database_problem
 from gateway.runtime.heartbeat import touch_heartbeat
+from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for
 
@@ -33,23 +38,48 @@ class Command(BaseCommand):
         if not options["once"] and (problem := database_problem()):
             raise CommandError(problem)
         touch_heartbeat()
-        from gateway.celery import app
-        from gateway.services.task_states import noted
-        from gateway.tasks import JOBS
-
         if not options["once"]:
             os.nice(NICENESS)
             from gateway.broker import worker
+            from gateway.celery import app
 
             sys.exit(worker.run(app))
-        failed = []
-        for job in JOBS:
-            try:
-                noted(job.name, job.run)
-            except Exception as error:
-                if isinstance(error, DatabaseError) and database_problem():
-                    raise
-                logger.exception("job failed", extra={"job": job.name})
-                failed.append(job.name)
+        with _kept_database():
+            failed = _failed()
         if failed:
             raise CommandError(f"failed: {', '.join(failed)}")
+
+
+@contextmanager
+def _kept_database() -> Iterator[None]:
+    """Within it no restore replaces SQLite's database; raise CommandError while one does."""
+    if not settings.SLUICE_EMBEDDED:
+        yield
+        return
+    try:
+        lock = JobsLock.share(Path(settings.DATABASES["default"]["NAME"]))
+    except JobsLockedError as error:
+        raise CommandError(str(error)) from error
+    except OSError as error:  # no such folder, or not ours
+        raise CommandError(database_problem() or str(error)) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _failed() -> list[str]:
+    """Do all that is due, and return the names of the jobs that failed."""
+    from gateway.services.task_states import noted
+    from gateway.tasks import JOBS
+
+    failed = []
+    for job in JOBS:
+        try:
+            noted(job.name, job.run)
+        except Exception as error:
+            if isinstance(error, DatabaseError) and database_problem():
+                raise
+            logger.exception("job failed", extra={"job": job.name})
+            failed.append(job.name)
+    return failed

@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.backup.archive import BackupError
 from gateway.backup.service import restore
+from gateway.management.stopping import stopped_by_exit
 
 
 class Command(BaseCommand):
@@ -24,7 +25,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         try:
-            done = restore(options["archive"].resolve(), replace=options["replace"])
+            with stopped_by_exit("stopped: run it again, with --replace if it says that the database isn't empty"):
+                done = restore(options["archive"].resolve(), replace=options["replace"])
         except BackupError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"restored: the backup of {done.manifest.made_at}, made by Sluice {done.manifest.sluice}")

@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from billing.services import cards, plans
 from gateway.home import close_to_others
 from gateway.management.steps import Steps
-from gateway.services import remote_models, roles
+from gateway.services import mail, remote_models, roles
 
 
 class Command(BaseCommand):
@@ -38,5 +38,7 @@ class Command(BaseCommand):
             roles.ensure_roles()
         for name in remote_models.reseal_credentials():
             self.stderr.write(f"the API key of deployment {name} was stored under another secret: enter it again")
+        if count := mail.send_unread_mail():
+            self.stdout.write(f"mails whose text can be read again, and which are sent now: {count}")
         if options["verbosity"]:
             self.stdout.write("database, plans, price lists and static files are up to date")

@@ -11,6 +11,7 @@ import pytest
 from gateway.backup import archive, home, postgresql, sqlite
 from gateway.backup import files as tenants_files
 from gateway.backup.archive import BackupError, Manifest, Member
+from gateway.backup.work_folder import BACKUP, work_folder
 
 
 def manifest_of(files, **changed):
@@ -23,6 +24,11 @@ def manifest_of(files, **changed):
         "members": {name: archive.described(path) for name, path in files.items()},
     }
     return Manifest(**{**facts, **changed})
+
+
+def write(target, *args):
+    with work_folder(target.parent, BACKUP) as folder:
+        return archive.write(target, *args, within=folder)
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def tampered(source, target, change):
 
 def test_what_was_written_is_read(tmp_path, files):
     target = tmp_path / "backup.tar.gz"
-    archive.write(target, manifest_of(files), files)
+    write(target, manifest_of(files), files)
     assert target.stat().st_mode & 0o777 == 0o600
     manifest, found = unpack(target, tmp_path)
     assert manifest == manifest_of(files)
@@ -62,7 +68,7 @@ def test_no_backup_takes_the_place_of_another(tmp_path, files):
     target = tmp_path / "backup.tar.gz"
     target.write_text("yesterday's")
     with pytest.raises(BackupError, match="exists already"):
-        archive.write(target, manifest_of(files), files)
+        write(target, manifest_of(files), files)
     assert target.read_text() == "yesterday's"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "content"]
 
@@ -80,7 +86,7 @@ def test_no_backup_takes_the_place_of_another(tmp_path, files):
 )
 def test_a_changed_archive_is_refused(tmp_path, files, change, why):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    archive.write(whole, manifest_of(files), files)
+    write(whole, manifest_of(files), files)
     tampered(whole, broken, change)
     with pytest.raises(BackupError, match=why):
         unpack(broken, tmp_path)
@@ -95,7 +101,7 @@ def of_tenants():
 
 def test_files_of_tenants_are_written_as_they_are_read_and_verified(tmp_path, files):
     target = tmp_path / "backup.tar.gz"
-    assert archive.write(target, manifest_of(files), files, of_tenants()) == 2
+    assert write(target, manifest_of(files), files, of_tenants()) == 2
     _, found = unpack(target, tmp_path)
     assert {name: found["files/" + name].read_bytes() for name in TENANTS} == TENANTS
     assert set(found) == {"home/gateway.key", *("files/" + name for name in TENANTS)}
@@ -114,7 +120,7 @@ def test_files_of_tenants_are_written_as_they_are_read_and_verified(tmp_path, fi
 )
 def test_an_archive_with_changed_files_of_tenants_is_refused(tmp_path, files, change, why):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    archive.write(whole, manifest_of(files), files, of_tenants())
+    write(whole, manifest_of(files), files, of_tenants())
     tampered(whole, broken, change)
     with pytest.raises(BackupError, match=why):
         unpack(broken, tmp_path)
@@ -123,7 +129,7 @@ def test_an_archive_with_changed_files_of_tenants_is_refused(tmp_path, files, ch
 @pytest.mark.parametrize("name", ["files/é\0b", "files/" + "x" * 300])
 def test_a_name_that_no_file_can_have_is_refused_as_any_other(tmp_path, files, name):
     target = tmp_path / "backup.tar.gz"
-    archive.write(target, manifest_of(files), files, [(name.removeprefix("files/"), 1, io.BytesIO(b"x"))])
+    write(target, manifest_of(files), files, [(name.removeprefix("files/"), 1, io.BytesIO(b"x"))])
     _, found = unpack(target, tmp_path)
     with pytest.raises(BackupError, match="neither a tenant's file nor an adapter"):
         tenants_files.check_names(one for one in found if one.startswith("files/"))
@@ -132,7 +138,7 @@ def test_a_name_that_no_file_can_have_is_refused_as_any_other(tmp_path, files, n
 def test_a_member_that_is_there_twice_is_refused(tmp_path, files):
     target = tmp_path / "backup.tar.gz"
     twice = [(name, 1, io.BytesIO(b"x")) for name in ("a", "a")]
-    archive.write(target, manifest_of(files), files, twice)
+    write(target, manifest_of(files), files, twice)
     with pytest.raises(BackupError, match="'files/a' twice"):
         unpack(target, tmp_path)
 
@@ -140,7 +146,7 @@ def test_a_member_that_is_there_twice_is_refused(tmp_path, files):
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
 def test_a_member_that_is_no_file_is_refused(tmp_path, files, kind):
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    archive.write(whole, manifest_of(files), files)
+    write(whole, manifest_of(files), files)
     with tarfile.open(whole) as before, tarfile.open(broken, "w:gz") as after:
         manifest = before.next()
         after.addfile(manifest, before.extractfile(manifest))
@@ -153,7 +159,7 @@ def test_a_member_that_is_no_file_is_refused(tmp_path, files, kind):
 
 def test_an_archive_of_the_first_format_is_read(tmp_path, files):
     now, first = tmp_path / "now", tmp_path / "first"
-    archive.write(now, manifest_of(files, format=1), files)
+    write(now, manifest_of(files, format=1), files)
     tampered(now, first, lambda name, content: None if name == "files.json" else (name, content))
     _, found = unpack(first, tmp_path)
     assert set(found) == set(files)
@@ -161,7 +167,7 @@ def test_an_archive_of_the_first_format_is_read(tmp_path, files):
 
 def test_an_archive_of_the_second_format_is_read(tmp_path, files):
     target = tmp_path / "backup.tar.gz"
-    archive.write(target, manifest_of(files, format=2), files, of_tenants())
+    write(target, manifest_of(files, format=2), files, of_tenants())
     manifest, found = unpack(target, tmp_path)
     assert manifest.format == 2
     tenants_files.check_names(name for name in found if name.startswith("files/"))
@@ -171,14 +177,14 @@ def test_an_archive_of_the_second_format_is_read(tmp_path, files):
 def test_a_file_that_is_shorter_than_it_says_leaves_no_backup(tmp_path, files):
     target = tmp_path / "backup.tar.gz"
     with pytest.raises(BackupError, match="can't be written"):
-        archive.write(target, manifest_of(files), files, [("x", 10, io.BytesIO(b"short"))])
+        write(target, manifest_of(files), files, [("x", 10, io.BytesIO(b"short"))])
     assert [path.name for path in tmp_path.iterdir()] == ["content"]
 
 
 @pytest.mark.parametrize("keep", [0, 10, 200])
 def test_a_cut_archive_is_refused(tmp_path, files, keep):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    archive.write(whole, manifest_of(files), files)
+    write(whole, manifest_of(files), files)
     cut.write_bytes(whole.read_bytes()[:keep])
     with pytest.raises(BackupError):
         unpack(cut, tmp_path)

@@ -69,9 +69,23 @@ def test_secrets_that_the_environment_decides_are_left_to_the_operator(generated
     }
     assert {path.stat().st_mode & 0o777 for path in left.values()} == {0o600}
     generated.SLUICE_SECRET_IS_GENERATED = False
-    assert set(secrets.take_over(kept(), tmp_path)) == {*secrets.EFFECTIVE, "SLUICE_CREDENTIAL_FALLBACKS"}
+    assert set(secrets.take_over(kept(), tmp_path)) == set(secrets.EFFECTIVE)
     all_secrets_are(generated, "old")
     assert secrets.take_over(kept(), tmp_path) == {}
+
+
+def test_fallbacks_of_credentials_are_asked_for_only_where_they_were_given(generated, tmp_path):
+    generated.SLUICE_SECRET_IS_GENERATED = False
+    kept_ones = {"SLUICE_SECRET_KEY_FALLBACKS": "f", "SLUICE_CREDENTIAL_FALLBACKS": "given,old,f"}  # as 0.1 wrote them
+    left = secrets.take_over(kept(**kept_ones), tmp_path)
+    assert set(left) == {*secrets.EFFECTIVE, *kept_ones}
+    assert left["SLUICE_CREDENTIAL_FALLBACKS"].read_text() == "given"
+    all_secrets_are(generated, "old")
+    generated.SECRET_KEY_FALLBACKS, generated.SLUICE_CREDENTIAL_FALLBACKS = ["f"], ["given", "old", "f"]
+    assert secrets.in_use()["SLUICE_CREDENTIAL_FALLBACKS"] == "given"
+    assert secrets.take_over(kept(**kept_ones), tmp_path) == {}
+    generated.SLUICE_CREDENTIAL_FALLBACKS = ["old", "f"]
+    assert "SLUICE_CREDENTIAL_FALLBACKS" not in secrets.in_use()
 
 
 def test_a_backup_keeps_every_secret_that_is_documented(settings):

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from gateway.runtime.address import address_of, announced, running_address, usual_address
+from gateway.runtime.address import address_of, address_of_sockets, announced, running_address, usual_address
 
 
 @pytest.fixture(autouse=True)
@@ -34,11 +35,16 @@ def test_a_chosen_base_url_goes_first(monkeypatch, settings):
         assert usual_address() == "https://sluice.example.com"
 
 
-def test_a_second_gateway_leaves_the_first_ones_address(home):
+def test_a_second_gateway_leaves_the_first_ones_address_and_is_found_when_that_ends(home):
+    second = announced("http://127.0.0.1:2")
     with announced("http://127.0.0.1:1"):
-        with announced("http://127.0.0.1:2"):
+        with announced("http://127.0.0.1:1"):
+            second.__enter__()
             assert running_address() == "http://127.0.0.1:1"
         assert running_address() == "http://127.0.0.1:1"
+    assert running_address() == "http://127.0.0.1:2"
+    second.__exit__(None, None, None)
+    assert list(home.iterdir()) == []
 
 
 def test_what_a_killed_gateway_left_is_stale(home):
@@ -56,7 +62,7 @@ def test_what_a_killed_gateway_left_is_stale(home):
         assert running_address() == "http://127.0.0.1:8123"
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert (home / "gateway.address").exists()
+    assert (home / "gateway-8123.address").exists()
     assert running_address() == ""
 
 
@@ -66,3 +72,10 @@ def test_what_a_killed_gateway_left_is_stale(home):
 )
 def test_an_address_can_be_asked_from_here(host, url):
     assert address_of(host, 80) == url
+
+
+def test_sockets_tell_where_they_are(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "a.sock"))
+        assert address_of_sockets([other, one]) == f"http://127.0.0.1:{one.getsockname()[1]}"
+        assert address_of_sockets([other]) == ""

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 from django.core import mail as django_mail
+from django.core.management import call_command
 from django.db import transaction
 from django.utils import timezone
 
@@ -155,9 +156,20 @@ def test_mail_outlives_a_replaced_secret(settings):
     assert len(sent_mail()) == 1
 
 
-def test_mail_whose_secret_is_lost_is_kept_and_says_why(settings):
+def test_mail_whose_secret_is_lost_is_kept_says_why_and_is_sent_once_it_is_found(settings):
     made = queue()
-    settings.SLUICE_CREDENTIAL_SECRET, settings.SLUICE_CREDENTIAL_FALLBACKS = "another", []
+    before, settings.SLUICE_CREDENTIAL_SECRET = settings.SLUICE_CREDENTIAL_SECRET, "another"
+    fallbacks, settings.SLUICE_CREDENTIAL_FALLBACKS = settings.SLUICE_CREDENTIAL_FALLBACKS, []
     assert sent_mail() == []
+    sealed = made.sealed_text
     made.refresh_from_db()
     assert "under another secret" in made.error
+    assert (made.state, made.sealed_text, made.ended_at is None) == ("failed", sealed, False)
+    assert mail.send_unread_mail() == 0
+    settings.SLUICE_CREDENTIAL_FALLBACKS = [before, *fallbacks]
+    call_command("setup", verbosity=0)
+    [letter] = sent_mail()
+    assert letter.body == "https://here/1"
+    assert mail.send_unread_mail() == 0
+    made.refresh_from_db()
+    assert (made.state, made.error, made.sealed_text) == ("sent", "", "")
