@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.runtime.breaker import FAILURES, FIRST_SECONDS, LONGEST_SECONDS, Breaker
+from gateway.runtime.breaker import FAILURES, FIRST_SECONDS, LONGEST_SECONDS, PROOF_SECONDS, Breaker
 
 
 class Clock:
@@ -130,3 +130,40 @@ def test_a_circuit_that_waits_for_its_proof_says_so(broken, clock):
     assert broken.remark == "", "what is in the way says it"
     broken.succeeded(ticket)
     assert broken.remark == ""
+
+
+def test_a_proof_that_does_not_begin_is_joined_by_another_each_second(broken, clock):
+    """One that waited in its own tenant's line, or as the last of a queue, kept an engine that was well from all others."""
+    clock.now += FIRST_SECONDS
+    waiting = broken.enter()
+    assert broken.obstacle
+    clock.now += PROOF_SECONDS
+    assert (broken.state, broken.obstacle) == ("half-open", "")
+    second = broken.enter()
+    assert broken.obstacle
+    broken.leave(waiting)
+    assert broken.obstacle, "the second one proves it still"
+    broken.began(second)
+    assert broken.obstacle == ""
+    broken.succeeded(second)
+    assert broken.state == "closed"
+
+
+def test_whichever_of_several_proofs_fails_first_opens_it(broken, clock):
+    clock.now += FIRST_SECONDS
+    first = broken.enter()
+    clock.now += PROOF_SECONDS
+    second = broken.enter()
+    broken.failed(first)
+    assert broken.obstacle == "circuit open after 4 failures, next try in 10 s"
+    broken.failed(second)
+    assert broken.obstacle == "circuit open after 4 failures, next try in 10 s"
+
+
+def test_whichever_of_several_proofs_begins_first_lets_others_in(broken, clock):
+    clock.now += FIRST_SECONDS
+    first = broken.enter()
+    clock.now += PROOF_SECONDS
+    broken.enter()
+    broken.began(first)
+    assert broken.obstacle == ""
