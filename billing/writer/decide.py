@@ -132,7 +132,7 @@ def _renew(op: Renew, view: View, changes: Changes) -> Answer:
     for request, checkpoint in op.checkpoints.items():
         hold = view.holds.get(request)
         if hold is not None and hold.state == HELD and hold.owner == op.owner:
-            changes.renewed[request] = counted(request, checkpoint)
+            changes.renewed[request] = counted(request, checkpoint) or changes.renewed.get(request, {})
             renewed.add(request)
     return Renewed(frozenset(renewed), view.locked & op.checkpoints.keys())
 

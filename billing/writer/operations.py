@@ -78,7 +78,7 @@ class Repin(msgspec.Struct, frozen=True):
 
 class Renew(msgspec.Struct, frozen=True):
     """Renew the leases of this owner's open holds and store their checkpoints (tokens by usage class since the
-    start).
+    start) in place of the former ones; an empty one leaves what is there.
     """
 
     owner: UUID

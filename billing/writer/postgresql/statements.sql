@@ -79,14 +79,10 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::int[], %s::jsonb[], %s::uuid
     AS d(deployment, card_version, model, multiplier_bp, facts, id)
 WHERE h.id = d.id;
 
--- A checkpoint never falls: of each class the greater count stays.
+-- The latest checkpoint counts as a whole: tokens may have become others of another class. An empty one says nothing.
 -- name: renew_holds
-UPDATE billing_hold h SET lease_until = %s::timestamptz, checkpoint = (
-    SELECT coalesce(jsonb_object_agg(best.key, best.value), '{}'::jsonb) FROM (
-        SELECT each.key, max(each.value::bigint) AS value FROM (
-            SELECT * FROM jsonb_each_text(h.checkpoint) UNION ALL SELECT * FROM jsonb_each_text(d.checkpoint)
-        ) AS each GROUP BY each.key
-    ) AS best)
+UPDATE billing_hold h SET lease_until = %s::timestamptz,
+    checkpoint = CASE d.checkpoint WHEN '{}'::jsonb THEN h.checkpoint ELSE d.checkpoint END
 FROM unnest(%s::uuid[], %s::jsonb[]) AS d(id, checkpoint) WHERE h.id = d.id;
 
 -- name: move_wallets

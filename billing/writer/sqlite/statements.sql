@@ -67,15 +67,10 @@ UPDATE billing_hold SET amount = ? WHERE id = ?;
 UPDATE billing_hold SET deployment = ?, card_version = ?, model = ?, multiplier_bp = coalesce(?, multiplier_bp),
     facts = ? WHERE id = ?;
 
--- A checkpoint never falls: of each class the greater count stays.
+-- The latest checkpoint counts as a whole: tokens may have become others of another class. An empty one says nothing.
 -- name: renew_holds
-UPDATE billing_hold SET lease_until = d.lease_until, checkpoint = (
-    SELECT json_group_object(key, value) FROM (
-        SELECT key, max(value) AS value FROM (
-            SELECT key, value FROM json_each(billing_hold.checkpoint)
-            UNION ALL SELECT key, value FROM json_each(d.checkpoint)
-        ) GROUP BY key
-    ))
+UPDATE billing_hold SET lease_until = d.lease_until,
+    checkpoint = CASE d.checkpoint WHEN '{}' THEN billing_hold.checkpoint ELSE d.checkpoint END
 FROM (SELECT ? AS lease_until, ? AS id, ? AS checkpoint) AS d WHERE billing_hold.id = d.id;
 
 -- name: move_wallets

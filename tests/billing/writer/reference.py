@@ -117,9 +117,8 @@ class Reference:
         renewed = set()
         for request, classes in op.checkpoints.items():
             if request in self.holds and self.holds[request][2] == op.owner:
-                kept = self.holds[request][4]
-                for name, count in classes.items():
-                    kept[name] = max(kept.get(name, 0), count)
+                if classes:
+                    self.holds[request][4] = dict(classes)
                 renewed.add(request)
         return Renewed(frozenset(renewed))
 
