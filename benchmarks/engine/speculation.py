@@ -27,7 +27,7 @@ import torch
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
-from inference.local import engine as local
+from inference.local import schedulers
 from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.text.prepare import Prompt
@@ -90,14 +90,14 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--forms", default=",".join(FORMS))
     parser.add_argument(
-        "--rows", type=int, default=local.DRAFTING_ROWS, help="how many may run while steps have drafts"
+        "--rows", type=int, default=schedulers.DRAFTING_ROWS, help="how many may run while steps have drafts"
     )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--cpu-time", action="store_true", help="of one thread instead of the clock: on a busy machine")
     options = parser.parse_args()
     clock = time.process_time if options.cpu_time else time.perf_counter
     options.threads = 1 if options.cpu_time else options.threads
-    local.DRAFTING_ROWS = options.rows
+    schedulers.DRAFTING_ROWS = options.rows
     streams = [int(part) for part in options.streams.split(",")]
     print(f"{options.drafts} drafts while at most {options.rows} run, {options.threads} threads, {options.runs} runs\n")
     table: list[str] = []

@@ -34,23 +34,22 @@ from typing import Any, Self
 
 from inference.config import EngineConfig
 from inference.core.base import BaseScheduler
-from inference.core.config import SchedulerConfig
 from inference.core.encoder_scheduler import EncodeScheduler, EncodeTask
 from inference.core.fairness import Prices
 from inference.core.grammar import Grammar
 from inference.core.output import Output
 from inference.core.prefix import PrefixKeys
-from inference.core.rows import Drafting
 from inference.core.scheduler import Scheduler
 from inference.core.sequence import Sequence
 from inference.errors import InvalidRequestError
 from inference.execution.adapter_room import Bounds
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
+from inference.local import schedulers
+from inference.local.held_adapters import HeldAdapters
 from inference.local.siblings import Siblings
 from inference.local.stepping import Stepper
 from inference.local.texts import Texts
-from inference.speculative.ngram import NgramProposer
 from inference.text.chats import Chats
 from inference.text.prepare import Preparer, Prompt, recommended_sampling
 from inference.text.tokenizer import Tokenizer
@@ -64,8 +63,6 @@ from inference.types import (
     SamplingParams,
     Tokens,
 )
-
-DRAFTING_ROWS = 2  # sequences that may run while steps have drafts
 
 
 class LocalEngine:
@@ -102,37 +99,15 @@ class LocalEngine:
             token for token in ends if 0 <= token < model.vocab_size
         )  # a tokenizer may know more than the model, and some configs say -1 for none
         if Kind.CHAT in model.kinds:
-            bounds = SchedulerConfig.of(
-                config,
-                blocks=model.kv_blocks,
-                max_context=model.max_context,
-                vocab_size=model.vocab_size,
-                eos_ids=ends,
-                pause_seconds=pause_seconds,
-            )
-            dtype = str(model.details.get("dtype", config.dtype))
-            keys = PrefixKeys(
-                secret or secrets.token_bytes(32), model=config.source, dtype=dtype, block_size=model.block_size
-            )
-            drafting = None
-            # Where steps overlap, the next is planned before the tokens are known that drafts would continue.
-            if config.speculation and model.runner.overlaps:
+            keys = schedulers.prefix_keys(config, model, secret or secrets.token_bytes(32))
+            self._generating = schedulers.generating(config, model, keys, clock, ends=ends, pause_seconds=pause_seconds)
+            if config.speculation and not schedulers.may_draft(config, model):
                 details["speculation"] = "off, steps overlap"
-            elif config.speculation:
-                drafting = Drafting(NgramProposer(config.speculation), DRAFTING_ROWS)
-            self._generating = Scheduler(bounds, keys, clock, drafting=drafting)
             self._siblings = Siblings(self._generating, self._submit_sequence, clock, pause_seconds)
-            context = bounds.context
+            context = self._generating.config.context
             max_input = min(max_input, context - 1)
         if model.kinds - {Kind.CHAT}:
-            self._encoding = EncodeScheduler(
-                max_rows=config.max_rows,
-                max_step_tokens=config.max_step_tokens,
-                max_waiting=config.max_waiting,
-                max_waiting_per_tenant=config.max_waiting_per_tenant,
-                clock=clock,
-                prices=Prices.of(config.rates),
-            )
+            self._encoding = schedulers.encoding(config, clock)
         self.schedulers: tuple[BaseScheduler[Any], ...] = tuple(
             scheduler for scheduler in (self._generating, self._encoding) if scheduler is not None
         )
@@ -154,9 +129,7 @@ class LocalEngine:
             labels=model.labels,
             load_adapter=None if model.adapters is None else model.adapters.load,
         )
-        self._adapters: dict[str, tuple[str, str]] = {}  # of unfinished requests, the adapter that each holds for whom
-        # The adapters of requests that have ended, and the number of steps launched until then, which may use them.
-        self._leaving: list[tuple[int, tuple[str, str]]] = []
+        self._adapters = HeldAdapters(model.adapters)
         self.info = EngineInfo(
             deployment=config.deployment,
             model=config.model or config.source,
@@ -250,17 +223,8 @@ class LocalEngine:
         After `allowance` output tokens (None: all it may generate) it pauses until `extend` permits more, or ends
         when `is_final`.
         """
-        if not prompt.adapter or self.model.adapters is None:
+        with self._adapters.holding(prompt):
             self._submit(prompt, allowance, is_final=is_final)
-            return
-        held = prompt.adapter, prompt.request.domain
-        self.model.adapters.hold(*held)
-        try:
-            self._submit(prompt, allowance, is_final=is_final)
-        except BaseException:
-            self.model.adapters.release(*held)
-            raise
-        self._adapters[prompt.request.id] = held
 
     def _submit(self, prompt: Prompt, allowance: int | None, *, is_final: bool) -> None:
         """Queue a request whose adapter is held."""
@@ -425,14 +389,8 @@ class LocalEngine:
 
     def _released(self, outputs: list[Output]) -> list[Output]:
         """Return `outputs`; the requests that end with them hold their adapters until the steps in flight are over."""
-        for output in outputs:
-            if output.finished is not None and output.request_id in self._adapters:
-                self._leaving.append((self.steps, self._adapters.pop(output.request_id)))
-        if self._leaving and self.model.adapters is not None:
-            settled = sum(stepper.settled for stepper in self._steppers)
-            for _, held in [one for one in self._leaving if one[0] <= settled]:
-                self.model.adapters.release(*held)
-            self._leaving = [one for one in self._leaving if one[0] > settled]
+        settled = sum(stepper.settled for stepper in self._steppers)
+        self._adapters.release(outputs, self.steps, settled)
         return outputs
 
     def _begin(self, begin: Callable[[tuple[str, ...]], None] | None, names: tuple[str, ...]) -> None:
