@@ -24,9 +24,9 @@ class ChildSpec:
     """A process to keep running: its command, and how long it may take to end after SIGTERM.
 
     With a `silence` it is replaced when it hasn't touched its `heartbeat` file for so many seconds. Children next to
-    each other with one `group` are ended together. `descriptors` are open files that it gets under their numbers. With
-    a `farewell` it can run beside its successor: SIGHUP then tells it that it is replaced, and it ends by itself within
-    so many seconds.
+    each other with one `group` are ended together. `descriptors` are open files that it gets under their numbers. Its
+    variables are `environment`, on top of ours where it `inherits`. With a `farewell` it can run beside its successor:
+    SIGHUP then tells it that it is replaced, and it ends by itself within so many seconds.
     """
 
     name: str
@@ -35,6 +35,7 @@ class ChildSpec:
     silence: float = 0.0
     heartbeat: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    inherits: bool = True
     group: str = ""
     descriptors: tuple[int, ...] = ()
     farewell: float = 0.0
@@ -110,7 +111,7 @@ def spawn(spec: ChildSpec, now: float, *, replaces: bool = False, beside: Proces
 def hide_environment() -> None:
     """Let no other process of this user read this one's environment or memory, as any may on Linux otherwise.
 
-    What it executes isn't hidden by it. See prctl(2), PR_SET_DUMPABLE.
+    What it executes isn't hidden by it, which therefore gets no secret. See prctl(2), PR_SET_DUMPABLE.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -128,7 +129,7 @@ def _popen(spec: ChildSpec, told: Mapping[str, str]) -> subprocess.Popen[bytes]:
 
     return subprocess.Popen(  # noqa: S603 - our own commands
         list(spec.command),
-        env={**os.environ, **spec.environment, **told},
+        env={**(os.environ if spec.inherits else {}), **spec.environment, **told},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         pass_fds=spec.descriptors,

@@ -6,11 +6,10 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import DatabaseError
 
 from gateway.home import runtime_directory
 from gateway.management.following import CHILD, Following
@@ -27,7 +26,7 @@ class Command(BaseCommand):
 
     For this machine's node: write the spec of its deployments and exec ``python -m inference.worker``, which knows
     nothing else; `serve` looks after it. For a node with an address: keep such a process running until told to stop,
-    and let it follow the catalogue.
+    also while the database is away, and let it follow the catalogue.
     """
 
     help = "Run the models of a node."
@@ -36,32 +35,25 @@ class Command(BaseCommand):
         parser.add_argument("--node", default="local")
         parser.add_argument("--listen", default="", help="tcp://address:port to listen at, instead of every interface")
         parser.add_argument("--keys", default="", help="the node's key file, if it isn't SLUICE_HOME/node-NAME.key")
-        parser.add_argument("--exec", action="store_true", help="become the worker process, whatever the node")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        node, where = options["node"], {"listen": options["listen"], "keys": options["keys"]}
-        path = spec_file(node)
+        node = options["node"]
+        where = {"listen": options["listen"], "keys": options["keys"] and str(Path(options["keys"]).resolve())}
         try:
-            if not options["exec"] and node_address(node):
+            if node_address(node):
                 self._supervise(node, where)
             save_spec(worker_spec(node, **where), node)
         except WorkerSpecError as error:
             raise CommandError(str(error)) from error
-        except DatabaseError as error:
-            if not (options["exec"] and path.exists()):
-                raise
-            self.stderr.write(f"the worker serves what it served last: {error}")
-        command = [sys.executable, "-m", "inference.worker", "--spec", str(path)]
         os.chdir(settings.BASE_DIR)
-        os.execve(sys.executable, command, worker_environment(os.environ))  # noqa: S606
+        os.execve(sys.executable, _command(node), worker_environment(os.environ))  # noqa: S606
 
-    def _supervise(self, node: str, where: dict[str, str]) -> None:
+    def _supervise(self, node: str, where: dict[str, str]) -> NoReturn:
         hide_environment()  # the worker, which runs foreign models, isn't given the address of the database either
-        manage = str(Path(settings.BASE_DIR) / "manage.py")
-        command = [sys.executable, manage, "worker", "--exec", "--node", node]
-        command += [part for name, value in where.items() if value for part in (f"--{name}", value)]
         following = Following(node, self.stderr.write, **where)
         following.look(None)
+        save_spec(worker_spec(node, **where), node)
+        os.chdir(settings.BASE_DIR)
         next_look = 0.0
 
         def tick(supervisor: Supervisor) -> None:
@@ -71,5 +63,18 @@ class Command(BaseCommand):
                 following.look(supervisor)
 
         heartbeat = runtime_directory() / f"worker-{node}.heartbeat"
-        child = ChildSpec(CHILD, command, DRAIN_SECONDS, settings.SLUICE_WATCHDOG_SECONDS, heartbeat)
+        child = ChildSpec(
+            CHILD,
+            _command(node),
+            DRAIN_SECONDS,
+            settings.SLUICE_WATCHDOG_SECONDS,
+            heartbeat,
+            environment=worker_environment(os.environ),
+            inherits=False,
+        )
         sys.exit(Supervisor([child], tick=tick, say=self.stderr.write).run())
+
+
+def _command(node: str) -> list[str]:
+    """Return the command of the worker process, which knows its spec and nothing else."""
+    return [sys.executable, "-m", "inference.worker", "--spec", str(spec_file(node))]

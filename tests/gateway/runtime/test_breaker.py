@@ -133,7 +133,7 @@ def test_a_circuit_that_waits_for_its_proof_says_so(broken, clock):
 
 
 def test_a_proof_that_does_not_begin_is_joined_by_another_each_second(broken, clock):
-    """One that waited in its own tenant's line, or as the last of a queue, kept an engine that was well from all others."""
+    """One that waited in its own tenant's line, or as the last of a queue, kept a sound engine from all others."""
     clock.now += FIRST_SECONDS
     waiting = broken.enter()
     assert broken.obstacle

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import call_command
 
+from gateway.management import processes
 from gateway.management.supervisor import Supervisor
 from gateway.services.worker_environment import fetch_environment
 from routing.models import Node
@@ -55,16 +58,33 @@ def test_what_fetches_models_gets_the_hubs_token_and_no_other_secret():
 @pytest.mark.django_db
 @pytest.mark.skipif(sys.platform != "linux", reason="it is Linux that shows processes to each other")
 def test_a_nodes_supervisor_hides_its_environment_from_its_worker(monkeypatch, settings, tmp_path):
-    """The worker, a process of the same user, could read the database's address in /proc."""
+    """The worker, of the same user, could read the database's address in /proc: of the supervisor, and of each
+    start of its successor.
+    """
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "chdir", lambda _: None)
+    monkeypatch.setattr("gateway.management.following.connection", SimpleNamespace(close=lambda: None))
     settings.SLUICE_HOME = tmp_path
     monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
     Node.objects.create(name="far", address="tcp://127.0.0.1:1", public_key="k" * 40)
     prctl = ctypes.CDLL(None).prctl
-    is_readable, get, put = [], 3, 4
-    monkeypatch.setattr(Supervisor, "run", lambda _: is_readable.append(prctl(get, 0, 0, 0, 0)))
+    is_readable, started, get, put = [], [], 3, 4
+
+    def run(supervisor):
+        is_readable.append(prctl(get, 0, 0, 0, 0))
+        monkeypatch.setattr(subprocess, "Popen", lambda command, env, **_: started.append((command, env)))
+        [child] = supervisor._children.values()
+        processes.spawn(child.spec, 0.0)
+
+    monkeypatch.setattr(Supervisor, "run", run)
     try:
         with pytest.raises(SystemExit):
             call_command("worker", "--node", "far")
     finally:
         prctl(put, 1, 0, 0, 0)
     assert is_readable == [0]
+    [(command, environment)] = started
+    assert command[1:] == ["-m", "inference.worker", "--spec", str(tmp_path / "worker-far.json")]
+    assert not set(environment) & set(SECRETS)
+    assert (tmp_path / "worker-far.json").exists()
