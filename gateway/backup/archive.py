@@ -14,6 +14,7 @@ import os
 import shutil
 import tarfile
 import time
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, cast
@@ -88,17 +89,25 @@ def write(
     except FileExistsError as error:
         raise BackupError(f"{target} exists already: choose another name, or give a folder") from error
     except OSError as error:
-        raise BackupError(f"the backup can't be written to {target}: {error.strerror or error}") from error
+        raise unwritten(target, error) from error
     return len(index)
+
+
+def unwritten(target: Path, error: Exception) -> BackupError:
+    """Return what to raise where a backup can't be made for want of room or rights."""
+    reason = getattr(error, "strerror", None) or error
+    return BackupError(f"the backup can't be written to {target}: {reason}: make room there, or give another place")
 
 
 def read(source: Path, folder: Path) -> tuple[Manifest, dict[str, Path]]:
     """Unpack the archive into `folder` and return its manifest and its files by name, all of them verified."""
     try:
-        with tarfile.open(source, "r:gz") as tar:
+        with source.open("rb") as file, tarfile.open(fileobj=file, mode="r:gz") as tar:
             manifest = _manifest(tar, source)
             return manifest, _unpacked(tar, manifest, folder)
-    except (OSError, EOFError, tarfile.TarError) as error:
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # the machine's own, not what gzip found
+            raise BackupError(f"{source} can't be read, or unpacked in {folder.parent}: {error.strerror}") from error
         raise BackupError(f"{source} is no backup, or damaged: {error}") from error
 
 

@@ -52,7 +52,7 @@ def dump(parameters: Mapping[str, Any], target: Path) -> None:
 def has_tables(parameters: Mapping[str, Any]) -> bool:
     """Return whether there is any table in the database."""
     statement = "SELECT EXISTS (SELECT 1 FROM pg_tables WHERE schemaname = current_schema())"
-    with psycopg.connect(_address(parameters), password=parameters.get("password")) as session:
+    with _session(parameters) as session:
         row = session.execute(statement).fetchone()
     return bool(row and row[0])
 
@@ -73,7 +73,7 @@ def restore(dumped: Path, parameters: Mapping[str, Any]) -> None:
 
 
 def _be_alone(parameters: Mapping[str, Any]) -> None:
-    with psycopg.connect(_address(parameters), password=parameters.get("password"), autocommit=True) as session:
+    with _session(parameters) as session:
         for _ in range(TRIES):
             others = session.execute(_OTHERS).fetchall()
             if not others:
@@ -81,6 +81,14 @@ def _be_alone(parameters: Mapping[str, Any]) -> None:
             time.sleep(TRY_SECONDS)
     who = ", ".join(sorted({f"{name} at {where}" for name, where in others}))
     raise BackupError(f"the database is in use by {who}: stop gateways, jobs and workers first")
+
+
+def _session(parameters: Mapping[str, Any]) -> psycopg.Connection[tuple[Any, ...]]:
+    try:
+        return psycopg.connect(_address(parameters), password=parameters.get("password"), autocommit=True)
+    except psycopg.Error as error:
+        said = " ".join(str(error).split())
+        raise BackupError(f"PostgreSQL can't be reached: {said}: start it, or correct DATABASE_URL") from error
 
 
 def _address(parameters: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import sqlite3
 from collections import defaultdict
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -54,7 +55,16 @@ class Made:
 
 
 def back_up(target: Path, *, with_files: bool = True) -> Made:
-    """Write a backup to `target`, or to a new file in it if it is a folder."""
+    """Write a backup to `target`, or to a new file in it if it is a folder; raise BackupError, and leave nothing there,
+    if that can't be done.
+    """
+    try:
+        return _made(target, with_files=with_files)
+    except (OSError, sqlite3.Error) as error:
+        raise archive.unwritten(target, error) from error
+
+
+def _made(target: Path, *, with_files: bool) -> Made:
     now = datetime.now(UTC)
     if target.is_dir():
         target /= f"sluice-{now:%Y%m%dT%H%M%SZ}.tar.gz"
@@ -86,8 +96,17 @@ def back_up(target: Path, *, with_files: bool = True) -> Made:
 def restore(source: Path, *, replace: bool) -> Restored:
     """Restore a backup and bring its tables up to date; raise BackupError, nothing changed, if that can't be done.
 
-    With `replace` the database may hold something, which is lost (PostgreSQL) or moved aside (SQLite).
+    With `replace` the database may hold something, which is lost (PostgreSQL) or moved aside (SQLite). Only where the
+    disk fails late is the database another one already: then the restore is to be run again.
     """
+    try:
+        return _restored(source, replace=replace)
+    except OSError as error:
+        where, reason = error.filename or settings.SLUICE_HOME, error.strerror or error
+        raise BackupError(f"{where} can't be written: {reason}: mend that, then run the restore again") from error
+
+
+def _restored(source: Path, *, replace: bool) -> Restored:
     place = settings.SLUICE_HOME
     with _alone(), work_folder(place, RESTORE) as folder:
         manifest, files = archive.read(source, folder)

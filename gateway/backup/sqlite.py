@@ -32,8 +32,11 @@ def has_tables(database: Path) -> bool:
     """Return whether there is a database with anything in it."""
     if not database.exists():
         return False
-    with closing(sqlite3.connect(database)) as connection:
-        return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        raise _unreadable(database, error) from error
 
 
 @contextmanager
@@ -45,6 +48,9 @@ def alone(database: Path) -> Iterator[None]:
             held.callback(JobsLock.take(database).release)
         except (GatewayRunningError, JobsLockedError) as error:
             raise BackupError(f"{error} (a restore needs Sluice stopped)") from error
+        except OSError as error:
+            place = database.parent
+            raise BackupError(f"{place}: {error.strerror}: make that folder, or correct DATABASE_URL") from error
         yield
 
 
@@ -81,8 +87,16 @@ def _close(database: Path) -> None:
             [mode] = connection.execute("PRAGMA journal_mode=DELETE").fetchone()
         except sqlite3.OperationalError as error:
             mode = str(error)
+        except sqlite3.DatabaseError as error:
+            raise _unreadable(database, error) from error
     if mode != "delete" or any(Path(f"{database}{suffix}").exists() for suffix in _COMPANIONS):
         raise BackupError(f"{database} is in use ({mode}): stop gateway, jobs and whatever else has it open")
+
+
+def _unreadable(database: Path, error: sqlite3.DatabaseError) -> BackupError:
+    """Return what to raise where the database is there and can't be used: nobody but the operator puts it away."""
+    names = " and ".join(str(database) + suffix for suffix in ("", *_COMPANIONS))
+    return BackupError(f"the database can't be read ({error}): if it is damaged, move {names} away first")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -19,7 +20,9 @@ from routing.models import Adapter
 
 FOLDER = Adapter.FOLDER
 FORGOTTEN = timedelta(days=1)
-"""Age at which tensors without a row were surely left: their row is made right after they are stored."""
+"""Age at which tensors without a row were surely left, for their row is made right after they are stored; and a folder
+in which some were being brought here.
+"""
 
 log = structlog.get_logger("sluice.jobs")
 
@@ -108,11 +111,20 @@ def lost_folder_of(adapter: Adapter) -> Path:
 
 
 def forget_folders() -> None:
-    """Remove this machine's folders of adapters that were withdrawn."""
+    """Remove this machine's folders of adapters that were withdrawn, and those that killed processes were making."""
     wanted = {identifier.hex for identifier in Adapter.objects.values_list("id", flat=True)}
     for folder in _home().iterdir():
-        if not folder.name.startswith(".") and folder.name not in wanted:
+        if _is_forgotten(folder) if folder.name.startswith(".") else folder.name not in wanted:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_forgotten(folder: Path) -> bool:
+    """Whether nothing was written there for so long that nobody is at it any more."""
+    try:
+        written = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    except FileNotFoundError:  # it has just become an adapter's
+        return False
+    return written < time.time() - FORGOTTEN.total_seconds()
 
 
 def _home() -> Path:

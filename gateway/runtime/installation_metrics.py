@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from django.conf import settings
 from prometheus_client import CollectorRegistry, Gauge
 
 from gateway.runtime.installation import Installation
@@ -32,6 +33,12 @@ class InstallationMetrics:
             "When the last check of the books ended; 0: never.",
             registry=registry,
         )
+        interval = Gauge(
+            "sluice_reconciliation_interval_seconds",
+            "From one check of the books to the next, as the settings have it.",
+            registry=registry,
+        )
+        interval.set(3600 * settings.SLUICE_RECONCILE_HOURS)
         self.contradictions = Gauge(
             "sluice_reconciliation_findings", "Contradictions that it found.", registry=registry
         )

@@ -120,6 +120,11 @@ def test_no_task_that_is_done_on_time_is_stale_or_waits_long_for_its_first_turn(
     assert [job.name for job in JOBS if 2 * job.every_s > late] == []
 
 
+def test_books_count_as_unchecked_by_the_time_that_the_settings_give_a_check():
+    [rule] = [rule for rule in RULES if rule["alert"] == "SluiceBooksUnchecked"]
+    assert rule["expr"].endswith("> 2 * max(sluice_reconciliation_interval_seconds)")
+
+
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool isn't installed")
 def test_prometheus_takes_rules_and_configuration():
     for what, file in (("rules", "alerts.yml"), ("config", "prometheus.yml")):

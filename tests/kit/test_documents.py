@@ -38,6 +38,12 @@ def test_settings_and_commands_that_a_document_names_exist(document):
     assert set(re.findall(r"manage\.py (\w+)", text)) <= commands | own
 
 
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_no_document_gives_a_backup_a_name_that_is_taken_the_second_time(document):
+    targets = re.findall(r"manage\.py backup ([^\s`]+)", (ROOT / document).read_text())
+    assert [target for target in targets if target.endswith(".gz")] == []
+
+
 def test_documents_say_the_same_of_pythons_versions():
     """Which have to work, and that the suite is run by the oldest of them alone."""
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from datetime import timedelta
 from io import StringIO
 from pathlib import Path
@@ -138,6 +140,21 @@ def test_a_withdrawn_one_leaves_nothing_but_its_name(tmp_path, base):
         assert not storage().exists(adapter.key)
         assert "law" not in catalogue.load().models
         assert not Adapter.objects.exists()
+
+
+def test_what_a_killed_process_was_bringing_goes_a_day_later(tmp_path, base):
+    add_adapter_folder(save(tmp_path / "a"), base="base", name="law")
+    [served] = offered().values()
+    old = time.time() - files.FORGOTTEN.total_seconds() - 60
+    left, works = (served.parent / name for name in (".left", ".works"))
+    for work in (left, works):
+        save(work / "adapter")
+        for path in (*work.rglob("*"), work):
+            os.utime(path, (old, old))
+    os.utime(works / "adapter" / WEIGHTS)
+    os.utime(served, (old, old))
+    assert [*offered().values()] == [served]
+    assert {path.name for path in served.parent.iterdir()} == {served.name, ".works"}
 
 
 def test_one_is_withdrawn_though_its_storage_does_not_answer(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import tarfile
 
 import msgspec
@@ -188,6 +189,18 @@ def test_a_cut_archive_is_refused(tmp_path, files, keep):
     cut.write_bytes(whole.read_bytes()[:keep])
     with pytest.raises(BackupError):
         unpack(cut, tmp_path)
+
+
+def test_an_archive_that_was_damaged_within_is_refused(tmp_path):
+    path = tmp_path / "content"
+    path.write_bytes(random.Random(0).randbytes(1 << 20))
+    whole = tmp_path / "whole"
+    write(whole, manifest_of({"home/gateway.key": path}), {"home/gateway.key": path})
+    content = bytearray(whole.read_bytes())
+    content[500_000:700_000] = b"\xff" * 200_000
+    whole.write_bytes(content)
+    with pytest.raises(BackupError, match="no backup, or damaged"):
+        unpack(whole, tmp_path)
 
 
 def test_only_files_of_a_home_are_put_into_one():

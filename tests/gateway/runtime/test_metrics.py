@@ -109,7 +109,8 @@ async def test_a_runtime_shows_its_epochs_age_and_its_queues():
 
 
 @pytest.mark.django_db
-def test_the_installation_is_read_from_its_rows():
+def test_the_installation_is_read_from_its_rows(settings):
+    settings.SLUICE_RECONCILE_HOURS = 72
     now = timezone.now()
     TaskState.objects.create(name="gateway.mail", succeeded_at=now, seconds=0.5, failures=2)
     TaskState.objects.create(name="gateway.purge", failures=1)
@@ -124,6 +125,7 @@ def test_the_installation_is_read_from_its_rows():
     assert value(metrics, "sluice_task_last_success_timestamp_seconds", task="gateway.purge") is None
     assert value(metrics, "sluice_reconciliation_timestamp_seconds") == now.timestamp()
     assert value(metrics, "sluice_reconciliation_findings") == 3
+    assert value(metrics, "sluice_reconciliation_interval_seconds") == 72 * 3600
     assert (value(metrics, "sluice_mail_waiting"), value(metrics, "sluice_mail_failed")) == (1, 1)
     assert value(metrics, "sluice_overdue_holds") == 0
 
