@@ -36,14 +36,14 @@ class Command(BaseCommand):
         parser.add_argument("--metrics-fd", type=int, help="the same for the port of SLUICE_METRICS_PORT")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        if problem := database_problem():
+            raise CommandError(problem)
         if settings.SLUICE_EMBEDDED:
             try:
                 FileLock.take(Path(settings.DATABASES["default"]["NAME"])).release()
             except GatewayRunningError as error:
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
-        if problem := database_problem():
-            raise CommandError(problem)
         listening = [socket.socket(fileno=descriptor) for descriptor in options["fd"]]
         probes_on = None if options["metrics_fd"] is None else socket.socket(fileno=options["metrics_fd"])
         own = [] if listening else [options["port"]]

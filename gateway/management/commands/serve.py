@@ -46,6 +46,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         configure_logs()
+        if problem := database_problem():
+            raise CommandError(problem)
         if settings.SLUICE_EMBEDDED:
             try:
                 FileLock.take(Path(settings.DATABASES["default"]["NAME"])).release()
@@ -55,7 +57,7 @@ class Command(BaseCommand):
         host, port, node, count = options["host"], options["port"], options["node"], options["gateways"]
         if problem := gateways_problem(count):
             raise CommandError(problem, returncode=os.EX_CONFIG)
-        if problem := database_problem() or ports_problem(host, port, count):
+        if problem := ports_problem(host, port, count):
             raise CommandError(problem)
         python, silence = [sys.executable, MANAGE], settings.SLUICE_WATCHDOG_SECONDS
         base_url = address_of(host, port)

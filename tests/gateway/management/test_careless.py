@@ -45,6 +45,13 @@ def test_on_a_file_that_is_no_database(tmp_path, command):
     assert line.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["gateway --port 1", "serve --port 1"])
+def test_on_a_database_in_a_folder_that_is_not_there(tmp_path, command):
+    line = said(command, SLUICE_HOME=str(tmp_path), DATABASE_URL=f"sqlite:///{tmp_path}/none/sluice.sqlite3")
+    assert "unable to open database file: start it, or correct DATABASE_URL" in line
+    assert line.count("\n") == 1
+
+
 def test_without_a_home(tmp_path):
     (tmp_path / "file").touch()
     line = said("check", 78, SLUICE_HOME=str(tmp_path / "file"))
