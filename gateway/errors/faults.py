@@ -128,6 +128,12 @@ def catalogue_unavailable() -> Refusal:
     return Refusal(503, "catalogue_unavailable", "The catalogue can't be read right now.", headers=_SOON)
 
 
+def access_changed() -> Refusal:
+    """Return the 503 for a request that was let in by terms which changed while it waited."""
+    message = "What this key or account may do changed while the request waited: send it again."
+    return Refusal(503, "access_changed", message, headers=_SOON)
+
+
 def lock_lost() -> Refusal:
     """Return the 503 for when this gateway may have lost its lock to another one on its database."""
     return Refusal(503, "gateway_lock_lost", "This gateway has lost its claim on the database.", headers=_SOON)

@@ -17,7 +17,7 @@ from django.utils import timezone
 from billing.limits.types import Bucket
 from billing.models import Subscription
 from gateway.database.threads import DatabaseThreads
-from gateway.errors.faults import catalogue_unavailable
+from gateway.errors.faults import access_changed, catalogue_unavailable
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
 from gateway.models import APIKey, Membership, Project
@@ -102,15 +102,18 @@ class Principals:
     async def confirm(self, principal: Principal) -> None:
         """Return at once while nothing changed that `principal` rests on, else once it was read anew.
 
-        Raise the Refusal that it would get now: for requests that waited since they came.
+        Raise the Refusal that it would get now, and a 503 where it may be less or something else: for requests that
+        waited since they came.
         """
         if not (self._epoch.is_fresh and self._epoch.stands(principal.stamp, principal.tenant)):
             key, user, project = principal.api_key, principal.user, principal.project
             if key is not None:
-                await self._resolve(key, lambda: load_key(key))
+                now = await self._resolve(key, lambda: load_key(key))
             else:
                 assert user is not None, "a principal has a key or a user"
-                await self._resolve((user, project), lambda: load_by_session(user, project))
+                now = await self._resolve((user, project), lambda: load_by_session(user, project))
+            if _authority(now.as_line(principal.line, 0) if principal.line else now) != _authority(principal):
+                raise access_changed()
         _check_expiry(principal)
 
     async def write_last_used(self) -> None:
@@ -250,6 +253,12 @@ def load_by_session(user: UUID, project: UUID) -> _Answer:
         return _NO_MEMBER
     scopes = expanded([ALL])  # what the roles above are for
     return _principal(row, project=row["id"], project_is_active=row["is_active"], user=user, scopes=scopes)
+
+
+def _authority(principal: Principal) -> tuple[object, ...]:
+    """What a request was let in by, and whose budget it draws on."""
+    terms = (principal.scopes, principal.networks, principal.allowed_models, principal.key_models, principal.own)
+    return *terms, principal.budget
 
 
 def _check_expiry(principal: Principal) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -23,6 +24,7 @@ from gateway.generation.generation import start_generation
 from gateway.models import APIKey, Membership, Project, Tenant, User
 from gateway.runtime import principals as principals_module
 from gateway.runtime.epoch import Epoch, Reading, read_epoch
+from gateway.runtime.principal import Line
 from gateway.runtime.principals import Principals, load_by_key, load_by_session
 from gateway.services import keys, tenants
 from tests.gateway.doubles import StandingEpoch, make_intent
@@ -410,3 +412,29 @@ async def test_a_request_in_a_queue_ends_with_its_key(tmp_path, queue, how):
         assert engine_of(runtime, world).record.entries == {}
     assert await in_database(UsageRecord.objects.count) == 0
     assert await in_database(Hold.objects.count) == 0
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [{"scopes": ["chat"]}, {"allowed_models": ["fake"]}, {"networks": ["10.0.0.0/8"]}, {"name": "renamed"}],
+    ids=lambda terms: next(iter(terms)),
+)
+async def test_what_was_taken_from_a_key_while_a_request_waited_is_not_used_by_it(threads, terms):
+    """A line of a batch comes from the jobs, whatever the key's networks are."""
+    world = await in_database(make_world)
+    known, epoch = resolver(threads)
+    principal = await known.by_key(world.secret)
+    line = principal.as_line(Line(uuid.uuid4(), uuid.uuid4()), 8)
+    await in_database(APIKey.objects.unscoped().filter(id=world.key_id).update, **terms)
+    epoch.publish(Reading(2), time.monotonic())
+    changed = (503, "access_changed")
+    assert (None if "name" in terms else changed) == await refused_or_none(known.confirm(principal))
+    assert (None if {"name", "networks"} & set(terms) else changed) == await refused_or_none(known.confirm(line))
+
+
+async def refused_or_none(confirming):
+    try:
+        await confirming
+    except Refusal as error:
+        return error.status, error.code
+    return None
