@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import os
 from asyncio.selector_events import BaseSelectorEventLoop, _SelectorTransport
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from django.contrib.auth.management import create_permissions
+from django.contrib.contenttypes.management import create_contenttypes
 from django.db import connections
+from django.db.backends.base.introspection import BaseDatabaseIntrospection
+from django.db.models.signals import post_migrate
 from django.test import TransactionTestCase, override_settings
 from hypothesis import settings
 
@@ -20,6 +27,8 @@ settings.register_profile("suite", derandomize=True)
 settings.register_profile("explore", derandomize=False, print_blob=True)  # also where CI is set
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
+_PERMISSIONS = "django.contrib.auth.management.create_permissions"  # as Django's own app connects it
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _quick_passwords() -> Any:
@@ -30,16 +39,39 @@ def _quick_passwords() -> Any:
 
 @pytest.fixture(autouse=True, scope="session")
 def _flush_past_the_guards() -> Any:
-    """Suspend the append-only guards around the flush that ends each transactional test, and only there."""
+    """Suspend the append-only guards around the flush that ends each transactional test, and only there.
+
+    Content types and permissions, which no test changes, stay: to make them anew took most of the time of a flush.
+    """
     flush = TransactionTestCase._fixture_teardown
 
     def flush_unguarded(self: TransactionTestCase) -> None:
-        with triggers.suspended(connections["default"]):
+        connection = connections["default"]
+        with triggers.suspended(connection), _kept(connection.introspection):
             flush(self)
 
     TransactionTestCase._fixture_teardown = flush_unguarded
     yield
     TransactionTestCase._fixture_teardown = flush
+
+
+@contextmanager
+def _kept(introspection: BaseDatabaseIntrospection) -> Iterator[None]:
+    """Let a flush neither empty nor fill the tables of content types and permissions."""
+    names = introspection.django_table_names
+    others = partial(_without, names, {"django_content_type", "auth_permission"})
+    post_migrate.disconnect(create_contenttypes)
+    post_migrate.disconnect(dispatch_uid=_PERMISSIONS)
+    try:
+        with patch.object(introspection, "django_table_names", others):
+            yield
+    finally:
+        post_migrate.connect(create_contenttypes)
+        post_migrate.connect(create_permissions, dispatch_uid=_PERMISSIONS)
+
+
+def _without(names: Callable[..., list[str]], kept: set[str], **options: Any) -> list[str]:
+    return [name for name in names(**options) if name not in kept]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -23,6 +23,7 @@ LINES = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 async def test_lines_of_the_openai_sdk(tmp_path):
     world = await in_database(make_world)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from gateway.checks import check_files_storage
 from gateway.environment import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,19 +151,25 @@ def test_a_command_says_it_in_one_line(tmp_path, name, value, meaning):
 @pytest.mark.parametrize(
     ("storage", "options", "problem"),
     [
-        ("storages.backends.s4.S4Storage", "", "Could not find backend"),
-        ("django.core.files.storage.FileSystemStorag", "", "Could not find backend"),
-        ("django.core.files.storage.FileSystemStorage", '{"bucket": "hidden"}', "unexpected keyword argument 'bucket'"),
-        ("collections.OrderedDict", '{"location": "hidden"}', "it is no storage of Django's"),
+        ("storages.backends.s4.S4Storage", {}, "Could not find backend"),
+        ("django.core.files.storage.FileSystemStorag", {}, "Could not find backend"),
+        ("django.core.files.storage.FileSystemStorage", {"bucket": "hidden"}, "unexpected keyword argument 'bucket'"),
+        ("collections.OrderedDict", {"location": "hidden"}, "it is no storage of Django's"),
     ],
 )
-def test_a_storage_that_cannot_be_made_is_refused_before_anything_is_uploaded(tmp_path, storage, options, problem):
-    chosen = {"SLUICE_FILES_STORAGE": storage, "SLUICE_FILES_OPTIONS": options}
-    given = {**os.environ, "SLUICE_HOME": str(tmp_path), **chosen}
+def test_a_storage_that_cannot_be_made_is_refused_before_anything_is_uploaded(settings, storage, options, problem):
+    assert check_files_storage(None) == []
+    settings.STORAGES = {**settings.STORAGES, "files": {"BACKEND": storage, "OPTIONS": options}}
+    [refused] = check_files_storage(None)
+    assert refused.is_serious()
+    assert refused.msg.startswith("SLUICE_FILES_STORAGE can't be used: ")
+    assert problem in refused.msg
+    assert "hidden" not in refused.msg
+
+
+def test_a_command_ends_with_78_where_the_storage_cannot_be_made(tmp_path):
+    given = {**os.environ, "SLUICE_HOME": str(tmp_path), "SLUICE_FILES_STORAGE": "storages.backends.s4.S4Storage"}
     command = [sys.executable, "manage.py", "check"]
     done = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 78
-    [line] = [line for line in done.stderr.splitlines() if "sluice.E009" in line]
-    assert line.startswith("?: (sluice.E009) SLUICE_FILES_STORAGE can't be used: ")
-    assert problem in line
-    assert "hidden" not in done.stderr
+    assert "?: (sluice.E009) SLUICE_FILES_STORAGE can't be used: " in done.stderr

@@ -25,7 +25,9 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return load(folder, **getattr(request, "param", {}))
 
 
-@pytest.mark.parametrize("loaded", [{}, pytest.param({"kv_dtype": "int8"}, marks=needs_c)], indirect=True)
+@pytest.mark.parametrize(
+    "loaded", [{}, pytest.param({"kv_dtype": "int8"}, marks=[needs_c, pytest.mark.slow])], indirect=True
+)
 def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
     fuzz = Fuzz(*loaded, seed=3)
     ends = fuzz.run(160)

@@ -231,6 +231,7 @@ def test_any_port_and_address_may_be_set(given, address, port, tmp_path):
     assert public == ([{"host": ["sluice.example.com"]}] if address.startswith("https") else [])
 
 
+@pytest.mark.slow
 def test_by_whatever_name_it_is_asked_the_proxy_answers_for_its_gateways(tmp_path):
     """An empty answer of Caddy's own would keep a probe green while no gateway lives."""
     if shutil.which("caddy") is None:

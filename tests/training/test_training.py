@@ -149,6 +149,7 @@ def test_batches_are_a_function_of_their_number(chat):
     assert any(answer.startswith("{") for answer in answers)
 
 
+@pytest.mark.slow
 def test_processes_that_share_batches_learn_what_one_does(chat, tmp_path):
     """Two of them take each batch of three in unequal parts; what differs is the order of summation in bfloat16."""
     for count in (1, 2):
@@ -216,6 +217,7 @@ def test_a_head_goes_on_where_it_was_and_is_served(encoder, tmp_path, monkeypatc
         assert np.frombuffer(vector.data, "<f4").tolist() == pytest.approx(expected, abs=0.05)  # bfloat16 there
 
 
+@pytest.mark.slow
 def test_a_head_on_an_encoder_that_stays_as_it_is(encoder, tmp_path):
     train_labels.train(labels(encoder, tmp_path / "out", steps=2, rank=0, split="fit"))
     assert {file.name for file in (tmp_path / "out/head").iterdir()} == {"label_head.json", "label_head.safetensors"}

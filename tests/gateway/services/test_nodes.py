@@ -124,6 +124,7 @@ def test_nodes_are_listed_with_what_they_serve():
     assert told("list") == f"far  {ADDRESS}  not seen yet  m\n"
 
 
+@pytest.mark.slow
 @pytest.mark.django_db(transaction=True)
 def test_migrating_keeps_on_which_node_a_deployment_is():
     epoch_triggers.drop_before_migrate()

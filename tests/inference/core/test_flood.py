@@ -103,6 +103,7 @@ def test_a_light_tenant_hardly_waits_beside_a_flood(case: str) -> None:
     assert run.p99 <= ALLOWED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_fairness_costs_at_most_a_twentieth_of_the_throughput(case: str) -> None:
     fair, first_come = flood(**CASES[case]), flood(**CASES[case], light="flood", bursts="flood")

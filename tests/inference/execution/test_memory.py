@@ -34,6 +34,7 @@ def test_a_cache_takes_its_share_of_what_is_free_and_the_next_of_what_is_left() 
     assert make_cache(SPEC, tokens=0, max_tokens=10**9, block_size=16, share=0.5).blocks > second.blocks
 
 
+@pytest.mark.slow
 def test_as_many_tokens_more_as_eight_bits_leave_room_for() -> None:
     layers = (LayerShape(8, 128, 128),) * 4
     kept = []

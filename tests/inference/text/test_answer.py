@@ -109,7 +109,7 @@ def test_nothing_raises_and_cuts_never_matter(name: str, fragments: list[str], t
     assert len(whole[2]) <= 1 or not once
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists)))
 def test_arguments_are_as_they_were_written(arguments: dict[str, Any]) -> None:
     written = json.dumps(arguments, ensure_ascii=False)

@@ -165,6 +165,7 @@ def test_the_level_follows_the_processor(tmp_path: Path) -> None:
     assert processor_flags(tmp_path / "none") == frozenset()
 
 
+@pytest.mark.slow
 def test_an_older_compiler_builds_the_best_level_that_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "older"
     script.write_text(
