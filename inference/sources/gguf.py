@@ -18,9 +18,11 @@ from typing import Any
 import torch
 
 from inference.errors import ModelRefusedError
+from inference.work_folders import forget_work_folders
 
 FORMAT = 3  # part of the copy's name: a change of what we write makes new copies
 SHARD_BYTES = 2 * 1024**3
+_WORK = ".making-"
 
 MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {
@@ -81,16 +83,18 @@ KINDS = {
 def dense_copy(path: Path, cache: Path, report: Callable[[str], None] = lambda _: None) -> Path:
     """Return the folder under `cache` that holds the dense copy of the GGUF file at `path`, making it when missing.
 
-    The folder appears complete or not at all. `report` is called before a conversion. Raise ModelRefusedError for a
-    file that isn't GGUF or is changed meanwhile, and for an unknown architecture or tensor.
+    The folder appears complete or not at all; what killed conversions left there a day ago goes. `report` is called
+    before a conversion. Raise ModelRefusedError for a file that isn't GGUF or is changed meanwhile, and for an unknown
+    architecture or tensor.
     """
+    forget_work_folders(cache, _WORK)
     digest = _digest(path)
     target = cache / f"{path.stem}-{digest}"
     if (target / "config.json").is_file():
         return target
     report(f"converting {path.name}, once")
     cache.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
+    work = Path(tempfile.mkdtemp(prefix=_WORK, dir=cache))
     try:
         convert(path, work)
         if _digest(path) != digest:

@@ -17,6 +17,7 @@ from inference.sources import gguf
 from inference.sources.resolve import resolve
 from tests.inference.drive import Drive
 from tests.inference.tiny import save_tiny
+from tests.inference.work_folders import leave
 
 PROMPTS = [[5, 9, 200, 31], list(range(3, 40))]
 
@@ -158,6 +159,15 @@ def test_a_file_that_is_changed_while_it_is_converted_is_no_copy(
     with pytest.raises(ModelRefusedError, match="changed while"):
         gguf.dense_copy(path, tmp_path / "cache")
     assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_killed_conversions_left_goes_a_day_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"model")
+    monkeypatch.setattr(gguf, "convert", lambda _, folder: (folder / "config.json").write_text("{}"))
+    staying = leave(tmp_path / "cache", ".making-")
+    copy = gguf.dense_copy(path, tmp_path / "cache")
+    assert set((tmp_path / "cache").iterdir()) == staying | {copy}
 
 
 def test_the_end_of_a_turn_ends_an_answer_too(tmp_path: Path) -> None:
