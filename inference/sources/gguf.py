@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +18,11 @@ from typing import Any
 import torch
 
 from inference.errors import ModelRefusedError
+from inference.work_folders import forget_work_folders
 
-FORMAT = 2  # part of the copy's name: a change of what we write makes new copies
+FORMAT = 3  # part of the copy's name: a change of what we write makes new copies
 SHARD_BYTES = 2 * 1024**3
-SAMPLE_BYTES = 1024 * 1024
+_WORK = ".making-"
 
 MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {
@@ -83,17 +83,22 @@ KINDS = {
 def dense_copy(path: Path, cache: Path, report: Callable[[str], None] = lambda _: None) -> Path:
     """Return the folder under `cache` that holds the dense copy of the GGUF file at `path`, making it when missing.
 
-    The folder appears complete or not at all. `report` is called before a conversion. Raise ModelRefusedError for a
-    file that isn't GGUF, and for an unknown architecture or tensor.
+    The folder appears complete or not at all; what killed conversions left there a day ago goes. `report` is called
+    before a conversion. Raise ModelRefusedError for a file that isn't GGUF or is changed meanwhile, and for an unknown
+    architecture or tensor.
     """
-    target = cache / f"{path.stem}-{_fingerprint(path)}"
+    forget_work_folders(cache, _WORK)
+    digest = _digest(path)
+    target = cache / f"{path.stem}-{digest}"
     if (target / "config.json").is_file():
         return target
     report(f"converting {path.name}, once")
     cache.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
+    work = Path(tempfile.mkdtemp(prefix=_WORK, dir=cache))
     try:
         convert(path, work)
+        if _digest(path) != digest:
+            raise ModelRefusedError(f"{path} was changed while it was converted: load it again")
         try:
             work.rename(target)
         except OSError:
@@ -104,14 +109,16 @@ def dense_copy(path: Path, cache: Path, report: Callable[[str], None] = lambda _
     return target
 
 
-def _fingerprint(path: Path) -> str:
-    """A digest of the file's size, its first and its last MiB, which differ between models."""
-    digest = hashlib.blake2b(f"{FORMAT}:{path.stat().st_size}".encode(), digest_size=8)
+def _digest(path: Path) -> str:
+    """A digest of the whole file: models may differ in any part of it, as one and a fine-tuning of it do in the middle.
+
+    It reads all of the file at each start, 1 to 2 GB in a second where the disk is as fast: less than to read the copy,
+    which is several times as large.
+    """
     with path.open("rb") as file:
-        digest.update(file.read(SAMPLE_BYTES))
-        file.seek(-min(SAMPLE_BYTES, path.stat().st_size), os.SEEK_END)
-        digest.update(file.read())
-    return digest.hexdigest()
+        digest = hashlib.file_digest(file, "sha256")
+    digest.update(f":{FORMAT}".encode())
+    return digest.hexdigest()[:32]
 
 
 def convert(path: Path, folder: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from inference.core.grammar import Grammar
 from inference.core.output import Output
 from inference.guidance.grammars import Grammars
+from inference.guidance.thinking import ThinkingGrammar, Thought
 from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.text.prepare import Prompt
@@ -158,15 +159,17 @@ def _run(engine: LocalEngine, prompt: Prompt) -> Told:
 
 
 def some_grammars(vocabulary: int) -> list[Grammar]:
-    """Return grammars of ASCII text for a model; its tokenizer's last token ends what they permit, nothing else.
+    """Return grammars of ASCII text for a model; its tokenizer's last token ends what they permit, nothing else. One
+    has a short thought before its text, between markers of several tokens.
 
     None where llguidance isn't installed, as on the machines with a GPU.
     """
     if find_spec("llguidance") is None:
         return []
     ends = frozenset({min(vocabulary, VOCABULARY) - 1})
-    grammars = Grammars(ByteTokenizer().serialized, vocabulary=vocabulary, ends=ends)
-    return [
+    tokenizer = ByteTokenizer()
+    grammars = Grammars(tokenizer.serialized, vocabulary=vocabulary, ends=ends)
+    found: list[Grammar] = [
         grammars.compiled(Guidance(kind, source))
         for kind, source in (
             (GuidanceKind.REGEX, "[a-f]{1,6}( [0-9]{2})*"),
@@ -174,6 +177,9 @@ def some_grammars(vocabulary: int) -> list[Grammar]:
             (GuidanceKind.JSON_SCHEMA, '{"type": "array", "items": {"type": ["integer", "string"]}}'),
         )
     ]
+    begin, end = tokenizer.marker("<a>"), tokenizer.marker("</a>")
+    thought = Thought(begin, end, is_open=False, budget=3, ends=ends, vocabulary=vocabulary)
+    return [*found, ThinkingGrammar(thought, found[0])]
 
 
 def random_prompt(

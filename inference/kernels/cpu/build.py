@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from inference.work_folders import forget_work_folders
+
 # What each level is compiled for, the best first, and the processor's flags that it needs (as in /proc/cpuinfo).
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd", "fma", "bmi2", "f16c", "lzcnt")
 _TILES = ("amx_tile", "amx_bf16", "amx_int8")
@@ -34,6 +36,7 @@ LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-w")
 SECONDS = 300
 SEAL_BYTES = 16
+_WORK = ".building-"
 
 
 class BuildError(Exception):
@@ -85,7 +88,8 @@ def build(folder: Path, level: str = "", *, anew: bool = False) -> Path:
     """Return the library's file in `folder`, for `level` (default: this processor's best); build it if it isn't there
     whole, or if `anew`.
 
-    Several processes may do that at once: the file appears complete or not at all. Raise BuildError with the reason.
+    Several processes may do that at once: the file appears complete or not at all, and what killed ones left there
+    a day ago goes. Raise BuildError with the reason.
     """
     level = level or best_level()
     compiler = _compiler()
@@ -97,10 +101,11 @@ def build(folder: Path, level: str = "", *, anew: bool = False) -> Path:
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     target = folder / f"cpu-{level}-{digest.hexdigest()}.so"
     try:
+        forget_work_folders(folder, _WORK)
         if not anew and _is_whole(target):
             return target
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".building-") as work:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_WORK) as work:
             made = Path(work) / target.name
             _compile([*command, *(str(source) for source in sources if source.suffix == ".c"), "-o", str(made), "-lm"])
             with made.open("r+b") as file:

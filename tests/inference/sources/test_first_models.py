@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from inference.sources import first_models
 from inference.sources.first_models import CHAT, DESK, DESK_LABELS, EMBEDDING
 from tests.gateway.adapters.files import save
+from tests.inference.work_folders import leave
 
 WEIGHT = "encoder.layer.0.attention.self.query.weight"
 
@@ -83,3 +84,9 @@ def test_a_merge_that_fails_leaves_nothing(home):
     with pytest.raises(KeyError):
         first_models.install(home)
     assert {folder.name for folder in (home / "models").iterdir()} == {CHAT, EMBEDDING}
+
+
+def test_what_killed_installations_left_goes_a_day_later(home):
+    staying = leave(home / "models", ".making-")
+    first_models.install(home)
+    assert set((home / "models").iterdir()) == staying | {home / "models" / name for name in (CHAT, EMBEDDING)}

@@ -17,6 +17,7 @@ from inference.sources import gguf
 from inference.sources.resolve import resolve
 from tests.inference.drive import Drive
 from tests.inference.tiny import save_tiny
+from tests.inference.work_folders import leave
 
 PROMPTS = [[5, 9, 200, 31], list(range(3, 40))]
 
@@ -121,6 +122,52 @@ def test_the_copy_is_made_once_and_whole(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(gguf, "convert", fails)
     assert resolve(str(path), cache) == first
     assert resolve(str(path.parent), cache) == first  # a folder with one GGUF file
+
+
+def test_a_file_that_differs_in_its_middle_has_a_copy_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a model and a fine-tuning of it do, of one name, size and metadata, and with the same last tensors."""
+
+    def convert(path: Path, folder: Path) -> None:
+        (folder / "weights").write_bytes(path.read_bytes())
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(gguf, "convert", convert)
+    copies = set()
+    for name in ("one", "other"):
+        path = tmp_path / name / "model.gguf"
+        path.parent.mkdir()
+        path.write_bytes(bytes(2 << 20) + name.encode().zfill(8) + bytes(2 << 20))
+        copy = gguf.dense_copy(path, tmp_path / "cache")
+        assert (copy / "weights").read_bytes() == path.read_bytes()
+        copies.add(copy)
+    assert len(copies) == 2
+
+
+def test_a_file_that_is_changed_while_it_is_converted_is_no_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"one")
+
+    def convert(path: Path, folder: Path) -> None:
+        path.write_bytes(b"two")
+        (folder / "config.json").write_text("{}")
+
+    monkeypatch.setattr(gguf, "convert", convert)
+    with pytest.raises(ModelRefusedError, match="changed while"):
+        gguf.dense_copy(path, tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_what_killed_conversions_left_goes_a_day_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"model")
+    monkeypatch.setattr(gguf, "convert", lambda _, folder: (folder / "config.json").write_text("{}"))
+    staying = leave(tmp_path / "cache", ".making-")
+    copy = gguf.dense_copy(path, tmp_path / "cache")
+    assert set((tmp_path / "cache").iterdir()) == staying | {copy}
 
 
 def test_the_end_of_a_turn_ends_an_answer_too(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from inference.kernels.cpu import build as building
 from inference.kernels.cpu import library as loading
 from inference.kernels.cpu.build import LEVELS, BuildError, best_level, build, processor_flags
 from inference.kernels.cpu.library import load
+from tests.inference.work_folders import leave
 
 COMPILER = """#!/bin/sh
 echo run >> "$(dirname "$0")/runs"
@@ -44,6 +45,12 @@ def test_a_library_is_built_once(tmp_path: Path, compiler: Path) -> None:
     assert build(folder, "plain") == first
     assert (tmp_path / "runs").read_text() == "run\n"
     assert [file.name for file in folder.iterdir()] == [first.name]
+
+
+def test_what_killed_builds_left_goes_a_day_later(tmp_path: Path, compiler: Path) -> None:
+    staying = leave(tmp_path / "built", ".building-")
+    file = build(tmp_path / "built", "plain")
+    assert set((tmp_path / "built").iterdir()) == staying | {file}
 
 
 def test_levels_and_compilers_have_their_own_files(

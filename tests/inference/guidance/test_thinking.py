@@ -1,0 +1,129 @@
+"""A thought whose markers are several tokens: it begins, is bounded and is ruled out like one between single tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from inference.core.grammar import Grammar, GrammarError, Matcher
+from inference.guidance.thinking import ThinkingGrammar, Thought
+
+SIZE = 32
+EOS = 1
+BEGIN, END = (5, 6, 7), (8, 9)
+EVERY = list(range(SIZE))
+
+
+class Answers:
+    """Permits these answers, and behind each the end."""
+
+    is_thought = False
+
+    def __init__(self, *answers: Sequence[int]) -> None:
+        self.answers = [[*answer, EOS] for answer in answers]
+
+    def begin(self) -> Matcher:
+        return Answering(self.answers)
+
+
+class Answering:
+    def __init__(self, left: list[list[int]]) -> None:
+        self.left = left
+
+    def mask(self) -> bytes:
+        return sum(1 << token for token in {answer[0] for answer in self.left if answer}).to_bytes(SIZE // 8, "little")
+
+    def accept(self, token: int) -> None:
+        self.left = [answer[1:] for answer in self.left if answer and answer[0] == token]
+        if not self.left:
+            raise GrammarError(f"token {token} isn't permitted")
+
+
+def begun(budget: int | None, inner: Grammar | None = None, begin: tuple[int, ...] = BEGIN) -> Matcher:
+    thought = Thought(begin, END, is_open=False, budget=budget, ends=frozenset({EOS}), vocabulary=SIZE)
+    return ThinkingGrammar(thought, inner).begin()
+
+
+def permitted(matcher: Matcher) -> list[int]:
+    mask = int.from_bytes(matcher.mask(), "little")
+    return [token for token in EVERY if mask >> token & 1]
+
+
+def follow(matcher: Matcher, tokens: Sequence[int]) -> None:
+    """Go through `tokens`, each of which is to be permitted."""
+    for place, token in enumerate(tokens):
+        assert token in permitted(matcher), tokens[: place + 1]
+        matcher.accept(token)
+
+
+def without(*tokens: int) -> list[int]:
+    return [token for token in EVERY if token not in tokens]
+
+
+def test_a_thought_that_the_model_opens_with_several_tokens_ends_with_its_budget() -> None:
+    matcher = begun(2)
+    follow(matcher, [*BEGIN, 20, 21])
+    for token in END:
+        assert permitted(matcher) == [token]
+        matcher.accept(token)
+    assert permitted(matcher) == EVERY
+    follow(matcher, [*BEGIN, 20, 21, 22, EOS])  # no second thought
+
+
+def test_only_the_whole_marker_begins_a_thought() -> None:
+    for written in ([20], [5, 20], [5, 6, 20], [5, 5, 6, 7]):
+        matcher = begun(1)
+        follow(matcher, [*written, *BEGIN, 20, 21, 22, 23])
+        assert permitted(matcher) == EVERY
+
+
+def test_without_a_thought_the_marker_is_not_completed() -> None:
+    matcher = begun(0)
+    follow(matcher, BEGIN[:-1])
+    assert permitted(matcher) == without(BEGIN[-1])
+    follow(matcher, [20, *BEGIN])  # not at the beginning it is text
+    matcher = begun(0)
+    follow(matcher, [5, 20])
+    assert permitted(matcher) == EVERY
+
+
+def test_a_guided_answer_stands_behind_a_thought_of_several_tokens() -> None:
+    for answers in (Answers([9, 10]), Answers([9, 10], [5, 11]), Answers([9, 10], [5, 6, 7, 12])):
+        matcher = begun(2, answers)
+        follow(matcher, BEGIN)
+        assert permitted(matcher) == without(EOS)
+        follow(matcher, [20, 21])
+        assert permitted(matcher) == [END[0]]
+        follow(matcher, [*END, 9, 10])
+        assert permitted(matcher) == [EOS]
+
+
+def test_a_guided_answer_may_begin_like_the_marker() -> None:
+    matcher = begun(None, Answers([5, 6, 11], [9]))
+    assert permitted(matcher) == [5, 9]
+    follow(matcher, [5])
+    assert permitted(matcher) == [6]
+    follow(matcher, [6])
+    assert permitted(matcher) == [7, 11]
+    follow(matcher, [11])
+    assert permitted(matcher) == [EOS]
+
+
+def test_behind_what_only_the_marker_begins_with_comes_the_marker() -> None:
+    matcher = begun(None, Answers([9], [5, 11]))
+    follow(matcher, [5, 6])
+    assert permitted(matcher) == [7]
+    for _ in range(2):
+        with pytest.raises(GrammarError):  # as tokens of another engine may be
+            matcher.accept(11)
+
+
+@pytest.mark.parametrize("begin", [BEGIN, (7,)])
+def test_a_guided_answer_without_a_thought_does_not_complete_the_marker(begin: tuple[int, ...]) -> None:
+    matcher = begun(0, Answers([*begin, 20], [*begin[:-1], 11]), begin)
+    follow(matcher, begin[:-1])
+    assert permitted(matcher) == [11]
+    matcher = begun(0, Answers([*begin, 20]), begin)  # which has no other answer
+    follow(matcher, [*begin, 20])
+    assert permitted(matcher) == [EOS]
