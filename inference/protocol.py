@@ -7,6 +7,7 @@ its receiver may have no session here.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -281,11 +282,39 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_encoded)
 _to_worker = msgspec.msgpack.Decoder(ToWorker, dec_hook=_decoded)
 _from_worker = msgspec.msgpack.Decoder(FromWorker)
 _number = struct.Struct("!Q")
+_HALF_CHARACTER = re.compile("[\ud800-\udfff]")
+_LEAST, _MOST = -(2**63), 2**64 - 1  # of the numbers in msgpack
 
 
 def encode(message: ToWorker | FromWorker) -> bytes:
-    """Return the second part of the frame that carries `message`."""
+    """Return the second part of the frame that carries `message`; raise UnicodeEncodeError for half a character."""
     return _encoder.encode(message)
+
+
+def encode_any(message: FromWorker) -> bytes:
+    """Return the second part of a worker's frame, whatever the message says.
+
+    Half a character (a lone surrogate) travels as U+FFFD, a number beyond 64 bits as the nearest of them: what a model
+    writes, or its folder has, ends nobody else's session.
+    """
+    try:
+        return _encoder.encode(message)
+    except (UnicodeEncodeError, OverflowError):
+        return _encoder.encode(_sendable(msgspec.to_builtins(message, builtin_types=(bytes,))))
+
+
+def _sendable(value: Any) -> Any:
+    """Return `value`, of Python's own types, with nothing in it that msgpack can't carry."""
+    match value:
+        case str():
+            return _HALF_CHARACTER.sub("\ufffd", value)
+        case int():
+            return min(max(value, _LEAST), _MOST)
+        case dict():
+            return {_sendable(key): _sendable(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_sendable(item) for item in value]
+    return value
 
 
 def numbered(number: int) -> bytes:

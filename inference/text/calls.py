@@ -259,10 +259,14 @@ def _escaped(char: str) -> str:
 
 
 def _unpacked(text: str) -> str:
-    """Return arguments as an object in JSON: they may be a string with that, or null."""
+    """Return arguments as an object in JSON: they may be a string with that, or null.
+
+    Raise `MalformedError` for anything else, and for such a string with half a character, which no message carries.
+    """
     try:
         value = json.loads(text)
         if isinstance(value, str):
+            value.encode()
             text, value = value, json.loads(value)
     except (ValueError, RecursionError):
         raise MalformedError from None

@@ -7,7 +7,7 @@ from typing import Any
 
 import zmq
 
-from inference.protocol import UNNUMBERED, Fatal, FromWorker, Inbound, encode, numbered, worker_inbound
+from inference.protocol import UNNUMBERED, Fatal, FromWorker, Inbound, encode_any, numbered, worker_inbound
 from inference.text.prepare import Prompt
 from inference.worker.deployment import Deployment
 from inference.worker.requests import Request
@@ -71,7 +71,7 @@ class Sender:
 
     def send(self, session: Session, message: FromWorker) -> None:
         """Send the session's next frame; raise `PeerGoneError` when its gateway is no longer connected."""
-        body = encode(message)
+        body = encode_any(message)
         session.frames += 1
         session.sent += len(body)
         try:
@@ -84,7 +84,7 @@ class Sender:
     def send_fatal(self, identity: bytes, message: Fatal) -> None:
         """Tell a gateway that its session is over, if it is still connected."""
         try:
-            self._router.send_multipart([identity, numbered(UNNUMBERED), encode(message)], zmq.NOBLOCK)
+            self._router.send_multipart([identity, numbered(UNNUMBERED), encode_any(message)], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
                 raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -42,11 +43,13 @@ from inference.protocol import (
     WireVector,
     client_inbound,
     encode,
+    encode_any,
     numbered,
     worker_inbound,
 )
 from inference.types import (
     BOUNDS,
+    CallPiece,
     Delta,
     EngineFault,
     EngineInfo,
@@ -120,6 +123,24 @@ def test_a_part_of_no_known_kind_breaks_the_protocol(part: object) -> None:
     whole["request"]["messages"] = [["user", ["so", part]]]
     with pytest.raises(ProtocolError, match="frame 1"):
         worker_inbound().read([numbered(1), msgspec.msgpack.encode(whole)])
+
+
+def test_whatever_a_worker_says_can_be_sent() -> None:
+    calls = (CallPiece("call_1", "f", '{"a": "\ud800"}'),)
+    batch = Batch([WireDelta("r", "ö\udc00", 1, 0, 1, 0, calls=calls), WireVector("r", 0, b"\xff", ("\udfff",))])
+    read = client_inbound().read([numbered(1), encode_any(batch)])
+    called = (CallPiece("call_1", "f", '{"a": "\ufffd"}'),)
+    assert read == Batch(
+        [WireDelta("r", "ö\ufffd", 1, 0, 1, 0, calls=called), WireVector("r", 0, b"\xff", ("\ufffd",))]
+    )
+    info = EngineInfo("d", "m", frozenset({Kind.CHAT}), 2**70, -(2**70), details={"\ud800": "\ud800"})
+    ready = client_inbound().read([numbered(1), encode_any(Ready("i", {"d": info}))])
+    assert ready.engines["d"] == replace(info, max_context=2**64 - 1, max_input=-(2**63), details={"\ufffd": "\ufffd"})
+
+
+def test_what_a_gateway_says_is_never_changed() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        encode(Cancel("\ud800"))
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -109,6 +109,17 @@ def test_nothing_raises_and_cuts_never_matter(name: str, fragments: list[str], t
     assert len(whole[2]) <= 1 or not once
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'<tool_call>{"name": "f", "arguments": "{\"a\": \"\ud800\"}"}</tool_call>',
+        r'<tool_call>{"arguments": "{\"a\": \"\ud800\"}", "name": "f"}</tool_call>',
+    ],
+)
+def test_a_string_of_arguments_with_half_a_character_is_no_call(text: str) -> None:
+    assert read(parsing_of("hermes"), [text])[:3] == ("", text, [])
+
+
 @settings(deadline=None, max_examples=30)
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists)))
 def test_arguments_are_as_they_were_written(arguments: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import zmq
 
 from inference.protocol import (
     VERSION,
+    Batch,
     Drained,
     Extend,
     Fatal,
@@ -24,12 +25,13 @@ from inference.protocol import (
     Ready,
     Renew,
     Stats,
+    WireDelta,
     client_inbound,
     encode,
     numbered,
 )
 from inference.text.prepare import Prompt
-from inference.types import GenerationRequest
+from inference.types import GenerationRequest, Health
 from inference.worker.process import Outbox
 from inference.worker.prompts import PromptQueue, long_prompt
 from inference.worker.serving import Serving
@@ -117,6 +119,18 @@ def test_between_two_short_prompts_the_reader_sends_and_reads_what_has_come() ->
         answers = [inbound.read(gateway.recv_multipart()) for _ in range(7)]
         assert isinstance(answers[0], Stats), "what was sent behind the prompts is answered first"
         assert answers[1:] == [answer for call in (1, 2, 3) for answer in (PreparedReply(call, 3, 8), Drained(call))]
+
+
+def test_a_message_with_half_a_character_ends_nobodys_session() -> None:
+    with reading() as (reader, gateway, start):
+        reader._sessions[b"gateway"] = Session(b"gateway", 0.0)
+        reader._serving.unready["d"] = Health(ready=False, detail="\ud800")
+        reader._enqueue(b"gateway", Batch([WireDelta("r", "\ud800", 1, 0, 1, 0)]))
+        gateway.send_multipart([numbered(1), encode(Renew(0))])
+        start()
+        inbound = client_inbound()
+        assert inbound.read(gateway.recv_multipart()) == Batch([WireDelta("r", "\ufffd", 1, 0, 1, 0)])
+        assert inbound.read(gateway.recv_multipart()).health["d"].detail == "\ufffd"
 
 
 def test_a_gateway_of_another_version_is_told_both_versions() -> None:
