@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -14,7 +14,9 @@ class Thought:
     """How a thought stands in the tokens: between `begin` and `end`, the model's markers.
 
     With `is_open` it has begun in the prompt, else one may begin the answer. Behind `budget` tokens the end marker is
-    forced (None: never); with 0 none begins. `ends` would end the whole answer.
+    forced (None: never); with 0 none begins. `ends` would end the whole answer. `merged` are tokens that write the last
+    of a marker of several tokens and more, such as `>` with a line break: where that is due they are ruled out, so that
+    a marker is always its own tokens.
     """
 
     begin: tuple[int, ...]
@@ -23,11 +25,16 @@ class Thought:
     budget: int | None
     ends: frozenset[int]
     vocabulary: int
+    merged: frozenset[int] = frozenset()
 
     @property
     def may_begin(self) -> bool:
         """Whether a thought may begin in the answer."""
         return self.budget != 0
+
+    def merged_with(self, marker: tuple[int, ...]) -> frozenset[int]:
+        """The tokens that are ruled out where the last of `marker` is due."""
+        return self.merged if len(marker) > 1 else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +79,7 @@ class _ThinkingMatcher:
             case _State.END:
                 return _only(self._any, (self._thought.end[self._place],))
             case _State.THOUGHT:
-                # An answer that is held to something can't end before it has begun.
-                return self._any if self._inner is None else _without(self._any, self._thought.ends)
+                return self._thinking()
             case _:
                 return self._answer()
 
@@ -99,11 +105,11 @@ class _ThinkingMatcher:
 
     def _first(self) -> bytes:
         """What may come in BEGIN: what the answer permits, with the marker's next token or without its last."""
-        begin, place = self._thought.begin, self._place
-        if self._thought.may_begin:
-            return _only(self._any, (begin[place],)) if self._unread else _with(self._answer(), begin[place])
-        mask = self._answer()
-        rest = _without(mask, begin[place:]) if place == len(begin) - 1 else mask
+        thought, place = self._thought, self._place
+        mask, token = self._answer() if not self._unread else bytes(len(self._any)), thought.begin[place]
+        rest = _without(mask, {token, *thought.merged_with(thought.begin)}) if place == len(thought.begin) - 1 else mask
+        if thought.may_begin:
+            return _with(rest, token)
         return rest if any(rest) else mask  # an answer that can't be but the marker's text is one
 
     def _accept_first(self, token: int) -> None:
@@ -124,6 +130,14 @@ class _ThinkingMatcher:
         elif self._inner is not None:
             for each in (*self._unread, token):
                 self._inner.accept(each)
+
+    def _thinking(self) -> bytes:
+        """What may come in THOUGHT."""
+        thought, mask = self._thought, self._any
+        if self._inner is not None:  # an answer that is held to something can't end before it has begun
+            mask = _without(mask, thought.ends)
+        is_last = self._last[1 - len(thought.end) :] == thought.end[:-1]
+        return _without(mask, thought.merged_with(thought.end)) if is_last else mask
 
     def _answer(self) -> bytes:
         return self._any if self._inner is None else self._inner.mask()
@@ -151,8 +165,9 @@ def _permits(mask: bytes, token: int) -> bool:
     return token // 8 < len(mask) and bool(mask[token // 8] >> token % 8 & 1)
 
 
-def _without(mask: bytes, tokens: frozenset[int] | tuple[int, ...]) -> bytes:
+def _without(mask: bytes, tokens: Collection[int]) -> bytes:
     changed = bytearray(mask)
     for token in tokens:
-        changed[token // 8] &= 0xFF ^ 1 << token % 8
+        if token // 8 < len(mask):
+            changed[token // 8] &= 0xFF ^ 1 << token % 8
     return bytes(changed)

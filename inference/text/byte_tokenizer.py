@@ -74,6 +74,9 @@ class ByteTokenizer:
     def marker(self, text: str) -> tuple[int, ...]:
         return tuple(text.encode())
 
+    def longer(self, token: int) -> frozenset[int]:
+        return frozenset()
+
     def serialized(self) -> str:
         # The library's byte level writes each byte as one printable character: those that are printable already as
         # themselves, the others, in their order, from 256 on.

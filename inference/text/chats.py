@@ -97,7 +97,8 @@ class Chats:
         if self.markers is None:
             return None
         begin, end = tokenizer.marker(self.markers.begin), tokenizer.marker(self.markers.end)
-        return Thought(begin, end, thinks, budget, ends, vocabulary)
+        merged = frozenset[int]().union(*(tokenizer.longer(ids[-1]) for ids in (begin, end) if len(ids) > 1))
+        return Thought(begin, end, thinks, budget, ends, vocabulary, merged - {begin[-1], end[-1]})
 
     def parsing(self, request: GenerationRequest, ending: str) -> Parsing | None:
         """Return how the answer is read, whose prompt has that `ending`; None where it is nothing but text."""

@@ -87,6 +87,10 @@ class Tokenizer(Protocol):
         """Return the ids of what a model writes as it is: one, where a token has that text."""
         ...
 
+    def longer(self, token: int) -> frozenset[int]:
+        """Return the tokens that write what `token` does and more behind it. For the thread that encodes."""
+        ...
+
     def serialized(self) -> str | None:
         """Return it in the format of the tokenizers library, None if it has no such form. For any thread."""
         ...
@@ -109,6 +113,7 @@ class FolderTokenizer:
         # Copying the Rust tokenizer takes a tenth of the time of loading the folder again, which others need.
         self._rust = type(backend).from_str(backend.to_str()) if hasattr(backend, "to_str") else None
         self._decoder: Any = load() if self._rust is None else None
+        self._longer: dict[int, frozenset[int]] = {}  # of the few tokens that end a marker
         self._alone: dict[int, str] = {}  # the texts of single tokens that were decoded, of a vocabulary at most
         texts = sorted(
             {str(token) for token in self._encoder.added_tokens_decoder.values() if token.special}
@@ -230,6 +235,15 @@ class FolderTokenizer:
 
     def marker(self, text: str) -> tuple[int, ...]:
         return tuple(self._ids(text))
+
+    def longer(self, token: int) -> frozenset[int]:
+        found = self._longer.get(token)
+        if found is None:
+            written = str(self._encoder.convert_ids_to_tokens(token))
+            vocabulary = self._encoder.get_vocab().items()
+            found = frozenset(number for text, number in vocabulary if text.startswith(written) and text != written)
+            self._longer[token] = found
+        return found
 
     def serialized(self) -> str | None:
         return None if self._rust is None else str(self._rust.to_str())

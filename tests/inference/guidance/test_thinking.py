@@ -40,8 +40,14 @@ class Answering:
             raise GrammarError(f"token {token} isn't permitted")
 
 
-def begun(budget: int | None, inner: Grammar | None = None, begin: tuple[int, ...] = BEGIN) -> Matcher:
-    thought = Thought(begin, END, is_open=False, budget=budget, ends=frozenset({EOS}), vocabulary=SIZE)
+def begun(
+    budget: int | None,
+    inner: Grammar | None = None,
+    begin: tuple[int, ...] = BEGIN,
+    end: tuple[int, ...] = END,
+    merged: Sequence[int] = (),
+) -> Matcher:
+    thought = Thought(begin, end, False, budget, frozenset({EOS}), SIZE, frozenset(merged))
     return ThinkingGrammar(thought, inner).begin()
 
 
@@ -127,3 +133,27 @@ def test_a_guided_answer_without_a_thought_does_not_complete_the_marker(begin: t
     matcher = begun(0, Answers([*begin, 20]), begin)  # which has no other answer
     follow(matcher, [*begin, 20])
     assert permitted(matcher) == [EOS]
+
+
+def test_a_marker_is_not_completed_by_a_token_that_writes_more_than_its_last() -> None:
+    """As `>` and a line break are one token of many vocabularies."""
+    merged = (30, 31)
+    for inner in (None, Answers([10], [5, 6, 30])):
+        matcher = begun(9, inner, merged=merged)
+        follow(matcher, BEGIN[:-1])
+        assert permitted(matcher) == (without(*merged) if inner is None else [BEGIN[-1]])
+        follow(matcher, [BEGIN[-1], *merged, END[0]])  # elsewhere they are as good as others
+        assert set(permitted(matcher)) == set(without(*merged)) - ({EOS} if inner else set())
+        follow(matcher, [END[-1], 10])
+    matcher = begun(0, merged=merged)
+    follow(matcher, BEGIN[:-1])
+    assert permitted(matcher) == without(BEGIN[-1], *merged)
+
+
+def test_only_markers_of_several_tokens_have_tokens_that_write_more() -> None:
+    merged = (30, 31)
+    assert permitted(begun(9, begin=(7,), merged=merged)) == EVERY
+    assert permitted(begun(0, begin=(7,), merged=merged)) == without(7)
+    matcher = begun(9, end=(8,), merged=merged)
+    follow(matcher, BEGIN)
+    assert permitted(matcher) == EVERY

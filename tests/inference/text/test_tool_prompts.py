@@ -109,6 +109,21 @@ def test_the_template_is_told_that_no_thought_is_wanted(tmp_path: Path) -> None:
         assert parsing.thinks is thinks
 
 
+def test_a_marker_of_several_tokens_is_told_with_the_tokens_that_write_more_than_its_last(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+    tokenizer = FolderTokenizer(tmp_path)
+
+    def merged(markers: str) -> set[str]:
+        chat = Chats.of("", {"reasoning": markers}, tokenizer)
+        thought = chat.thought(tokenizer, thinks=False, budget=1, ends=frozenset(), vocabulary=400)
+        assert thought is not None
+        return set(tokenizer.written(sorted(thought.merged)))
+
+    assert merged("<t </o") == {"the", "tex", "of", "ow", "own"}
+    assert merged("<t o") == {"the", "tex"}
+    assert merged("t o") == set()
+
+
 GREETS = KNOWS_TOOLS.replace(
     "{% if tools %}",
     "{% if not greeting is defined %}{% set greeting = 'Hello' %}{% endif %}{{ greeting }}, {{ bos_token }}"
