@@ -18,8 +18,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in the file at `path`; raise ModelRefusedError where there is none."""
+    """Return the value in the file at `path`; raise ModelRefusedError where there is none, or one with half a character
+    (a lone surrogate): names and labels in it are sent, and no message carries that.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(value, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:  # no text in UTF-8 is a ValueError, too
         raise ModelRefusedError(f"{path} can't be read as JSON: {error}") from error
+    return value

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from inference.errors import InvalidRequestError
-from inference.types import Guidance, GuidanceKind, SamplingParams
+from inference.types import MAX_GUIDANCE_CHARACTERS, Guidance, GuidanceKind, SamplingParams
 
 MAX_STOPS = 64
 MAX_STOP_CHARACTERS = 1000
@@ -19,7 +19,6 @@ MAX_CHOICES = 16
 MAX_PENALTY = 2.0
 MIN_REPETITION = 0.01  # a smaller one makes logits that are no numbers any more
 MAX_REPETITION = 10.0
-MAX_GUIDANCE_CHARACTERS = 262_144
 MAX_GUIDED_CHOICES = 4096
 MAX_WHITESPACE_CHARACTERS = 256
 
@@ -95,13 +94,10 @@ def check_sampling(sampling: SamplingParams, vocabulary: int, ends: frozenset[in
 
 def check_guidance(guidance: Guidance) -> None:
     """Raise `InvalidRequestError` for a guidance that is incomplete or too large to be compiled."""
-    if guidance.characters > MAX_GUIDANCE_CHARACTERS or len(guidance.choices) > MAX_GUIDED_CHOICES:
-        raise InvalidRequestError(
-            f"'{guidance.param}' is too large: it may have {MAX_GUIDANCE_CHARACTERS} characters and, of choices, "
-            f"{MAX_GUIDED_CHOICES}",
-            code="guidance_too_complex",
-            param=guidance.param,
-        )
+    check_guidance_size(guidance.characters, guidance.param)
+    if len(guidance.choices) > MAX_GUIDED_CHOICES:
+        message = f"'{guidance.param}' is too large: it may have {MAX_GUIDED_CHOICES} choices"
+        raise InvalidRequestError(message, code="guidance_too_complex", param=guidance.param)
     is_choice, is_bare = guidance.kind is GuidanceKind.CHOICE, guidance.kind is GuidanceKind.JSON_OBJECT
     for fits, message in (
         (bool(guidance.choices) == is_choice and all(guidance.choices), "choices have at least one character each"),
@@ -111,6 +107,13 @@ def check_guidance(guidance: Guidance) -> None:
     ):
         if not fits:
             raise InvalidRequestError(f"'{guidance.param}': {message}", code="guidance_invalid", param=guidance.param)
+
+
+def check_guidance_size(characters: int, param: str) -> None:
+    """Raise `InvalidRequestError` for more characters than an answer can be held to; `param` is the client's field."""
+    if characters > MAX_GUIDANCE_CHARACTERS:
+        message = f"'{param}' is too large: an answer is held to at most {MAX_GUIDANCE_CHARACTERS} characters"
+        raise InvalidRequestError(message, code="guidance_too_complex", param=param)
 
 
 def check_ids(ids: Iterable[int], vocabulary: int, param: str) -> None:

@@ -12,6 +12,7 @@ from gateway.wire.common import Anything, Only, refuse_unless_neutral
 from gateway.wire.decode import decode, invalid, unsupported
 from gateway.wire.limits import MAX_TOOLS
 from inference.tools import Function, ToolMode, Tools
+from inference.types import MAX_GUIDANCE_CHARACTERS
 
 DeclaredName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}\Z")]
 Description = Annotated[str, Meta(max_length=65_536)]
@@ -128,11 +129,14 @@ def checked(
 
 def schema_text(schema: dict[str, Any] | None, at: str) -> str:
     """Return the JSON Schema of a function's arguments, which stands in the field `at`, as JSON; "" where it says
-    nothing.
+    nothing. Refuse (400) one that is of no object, or longer than what an answer can be held to.
     """
     if schema and schema.get("type", "object") != "object":
         raise invalid(at, f"'{at}' has to be a JSON Schema of an object: 'type' is 'object'.")
-    return msgspec.json.encode(schema).decode() if schema else ""
+    text = msgspec.json.encode(schema).decode() if schema else ""
+    if len(text) > MAX_GUIDANCE_CHARACTERS:
+        raise invalid(at, f"'{at}' has {len(text)} characters: a schema may have {MAX_GUIDANCE_CHARACTERS}.")
+    return text
 
 
 def _function(tool: msgspec.Raw, kind: type[ChatTool | ResponseTool], at: str) -> Function:

@@ -13,6 +13,7 @@ from inference.guidance.library import WHITESPACE
 from inference.text.calls import CallFormat
 from inference.tools import Function, ToolMode, Tools
 from inference.types import Guidance, GuidanceKind
+from inference.validation import check_guidance_size
 
 _JSON = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
 _ANY = '{"type":"object"}'
@@ -30,23 +31,26 @@ def guidance_of_tools(
 
     `control` are the ids of those of the format's marks that are control tokens. Where calls are required, the
     arguments are held to the schemas of all functions, else to those of strict ones. Text may stand before a call that
-    isn't required, unless there is an `answer`. Raise `InvalidRequestError` for one that isn't JSON.
+    isn't required, unless there is an `answer`. Raise `InvalidRequestError` for one that isn't JSON, and for schemas
+    that together are too large, before any is read.
     """
     functions, is_required = tools.callable, tools.mode is ToolMode.REQUIRED
     if not functions:
         return answer
     if not (is_required or answer is not None or any(function.strict for function in functions)):
         return None
+    answer = None if is_required else answer
+    param = answer.param if answer is not None else tools.param if is_required else "tools"
+    held = sum(len(function.parameters) for function in functions if is_required or function.strict)
+    check_guidance_size(held + (answer.characters if answer is not None else 0), param)
     writer = _Writer(calls, control, has_bare_calls=has_bare_calls)
     bodies = [writer.call(function, is_held=is_required or function.strict) for function in functions]
     numbered = [f"call_{number}: {body}" for number, body in enumerate(bodies)]
-    param = tools.param if is_required else "tools"
-    if is_required or answer is None:
+    if answer is None:
         rules = writer.rules(len(bodies), is_required=is_required, once=not tools.parallel)
     else:
         called = writer.rules(len(bodies), is_required=True, once=not tools.parallel, start="called")
         rules = ["start: called | answer", f"answer: %json {_schema_of_answer(answer)}", *called]
-        param = answer.param
     source = "\n".join(("%llguidance {}", *rules, *numbered))
     return Guidance(GuidanceKind.LARK, source, param=param)
 

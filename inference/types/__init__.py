@@ -37,6 +37,7 @@ from inference.types.requests import (
     Tokens,
 )
 from inference.types.sampling import (
+    MAX_GUIDANCE_CHARACTERS,
     Guidance,
     GuidanceKind,
     SamplingParams,
@@ -45,6 +46,7 @@ from inference.types.sampling import (
 __all__ = [
     "BOUNDS",
     "LOADING",
+    "MAX_GUIDANCE_CHARACTERS",
     "CallPiece",
     "Delta",
     "EngineFault",

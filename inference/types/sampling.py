@@ -9,6 +9,8 @@ from typing import Any
 
 from inference.values import value
 
+MAX_GUIDANCE_CHARACTERS = 262_144  # of all that one answer is held to
+
 
 class GuidanceKind(StrEnum):
     """What the source of a guidance is written in."""

@@ -27,7 +27,7 @@ from inference.errors import EngineError, OverloadedError
 from inference.logs import request_field
 from inference.protocol import Detokenize, Prepare, Tokenize
 from inference.text.prepare import Prompt
-from inference.types import GenerationRequest, Tokens
+from inference.types import GenerationRequest, Guidance, Tokens
 from inference.worker.deployment import Deployment
 
 SHORT_BYTES = 4096  # the reader thread prepares frames up to this size: a few milliseconds at most
@@ -171,9 +171,15 @@ def long_prompt(call: PromptCall) -> Outcome:
     return outcome_of(call, second_tokenizer=True)
 
 
+def guidance_of(call: PromptCall) -> Guidance | None:
+    """Return what the request's answer is held to; raise `EngineError` for every failure."""
+    with _refusing(call.deployment, call.message.request):
+        return call.deployment.guidance_of(call.message.request)
+
+
 def grammar_of(call: PromptCall) -> Grammar:
     """Return the compiled grammar of the request's guidance; raise `EngineError` for every failure."""
-    guidance, grammars = call.deployment.guidance_of(call.message.request), call.deployment.grammars
+    guidance, grammars = guidance_of(call), call.deployment.grammars
     assert guidance is not None
     assert grammars is not None
     with _refusing(call.deployment, call.message.request):

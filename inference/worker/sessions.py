@@ -59,6 +59,7 @@ from inference.worker.prompts import (
     PromptQueue,
     PromptResult,
     Text,
+    guidance_of,
     outcome_of,
 )
 from inference.worker.record import Record
@@ -71,6 +72,8 @@ log = logging.getLogger(__name__)
 Outgoing = tuple[bytes, FromWorker | None] | PromptResult | None
 """An entry of the outbox: a message for a session (None: announce to all), a prepared long prompt, or None: stop."""
 
+_MOST_FRAMES = 64  # that are read in one go
+_MOST_SECONDS = 0.05  # that it may take, but for its last frame
 BYTES_PER_TOKEN = 40  # of a Python int and its reference in a tuple
 
 
@@ -167,14 +170,18 @@ class Reader:
             session.requests.pop(message.id, None)
 
     def _receive(self) -> bool:
-        """Read frames that have arrived; True when none is left."""
-        # Bounded, so that what the steps brought is sent in between.
-        for _ in range(64):
+        """Read frames that have arrived, for as long as may pass before what the steps brought is sent; True when none
+        is left.
+        """
+        until = self._clock() + _MOST_SECONDS
+        for _ in range(_MOST_FRAMES):
             try:
                 identity, *parts = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return True
             self._read(identity, parts)
+            if self._clock() >= until:
+                return False
         return False
 
     def _read(self, identity: bytes, parts: list[bytes]) -> None:
@@ -298,9 +305,8 @@ class Reader:
 
     def _find_grammar(self, call: PromptCall) -> None:
         """Queue the call of a request whose adapter is in memory; one that is guided with its grammar."""
-        deployment = call.deployment
-        grammars = deployment.grammars
-        guidance = None if grammars is None else deployment.guidance_of(call.message.request)
+        grammars = call.deployment.grammars
+        guidance = None if grammars is None else guidance_of(call)
         if guidance is None or grammars is None:
             self._queue(call)
         elif (grammar := grammars.known(guidance)) is not None:

@@ -202,6 +202,7 @@ async def test_what_other_models_hid_is_refused_by_name(app, kind):
         ("tools", [{"type": "web_search_20260209", "name": "web_search"}], "unsupported_parameter", "tools[0].type"),
         ("tools", [{"type": "bash_20250124", "name": "bash"}], "unsupported_parameter", "tools[0].type"),
         ("tools", [{"name": "x", "input_schema": {"type": "array"}}], "invalid_value", "tools[0].input_schema"),
+        ("tools", [{"name": "x", "input_schema": {"title": "x" * 262_144}}], "invalid_value", "tools[0].input_schema"),
         ("tools", [WEATHER, WEATHER], "invalid_value", "tools[1]"),
         ("tool_choice", {"type": "any"}, "invalid_value", "tool_choice"),
         ("temperature", 1.5, "invalid_value", "temperature"),

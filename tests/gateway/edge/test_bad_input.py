@@ -191,6 +191,11 @@ def test_recursion_is_a_refusal(monkeypatch):
         ({"tools": [FUNCTION, FUNCTION]}, "invalid_value", "tools[1]"),
         ({"tools": [called("a b")]}, "invalid_value", "tools[0].function.name"),
         ({"tools": [called("f", parameters={"type": "array"})]}, "invalid_value", "tools[0].function.parameters"),
+        (
+            {"tools": [called("f", parameters={"title": "x" * 2**18})]},
+            "invalid_value",
+            "tools[0].function.parameters",
+        ),
         ({"tools": [called("f", parameters=[])]}, "invalid_type", "tools[0].function.parameters"),
         ({"tools": [FUNCTION], "tool_choice": called("g")}, "invalid_value", "tool_choice"),
         ({"tool_choice": "required"}, "invalid_value", "tool_choice"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,12 @@ def test_an_answer_has_so_many_probabilities_whoever_names_the_labels(fixed, mon
     assert caught.value.param == "input"
 
 
+def test_labels_with_half_a_character_are_refused(tmp_path):
+    names = {"id2label": {0: "good", 1: "\ud800"}, "label2id": {"good": 0, "\ud800": 1}}
+    with pytest.raises(ModelRefusedError, match=r"config\.json can't be read as JSON: .* surrogates not allowed"):
+        engine_of(save_scorer("bert", tmp_path, num_labels=2, **names))
+
+
 def test_labels_of_one_name_are_refused(tmp_path):
     folder = save_scorer("bert", tmp_path, num_labels=2, id2label={0: "same", 1: "same"}, label2id={"same": 0})
     with pytest.raises(ModelRefusedError, match="two of the model's labels"):
@@ -133,6 +140,13 @@ def folder(tmp_path_factory):
     stated = {"labels": ["billing", "refund", "delivery"], "none": "other"}
     (folder / "label_head.json").write_text(json.dumps(stated))
     return folder
+
+
+def test_a_folders_labels_with_half_a_character_are_refused(tmp_path, folder):
+    copied = Path(shutil.copytree(folder, tmp_path / "copied"))
+    (copied / "label_head.json").write_text(json.dumps({"labels": ["billing", "\ud800"], "none": "other"}))
+    with pytest.raises(ModelRefusedError, match=r"label_head\.json can't be read as JSON: .* surrogates not allowed"):
+        engine_of(copied)
 
 
 @pytest.fixture(scope="module")

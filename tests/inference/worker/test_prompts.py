@@ -78,6 +78,8 @@ class Engine:
         self.order: list[str] = []
 
     def guidance_of(self, request: GenerationRequest) -> Guidance | None:
+        if request.messages[-1].texts[0].startswith("unreadable"):
+            raise RecursionError
         return request.sampling.guidance
 
     def adapter_in_memory(self, request: GenerationRequest) -> str | None:
@@ -243,6 +245,11 @@ def test_a_short_request_that_panics_is_refused_and_the_end_of_the_process_is_no
     assert b"prepare_failed" in served.router.frames[-1][-1]
     with pytest.raises(SystemExit):
         served.ask("ended", call=2)
+
+
+def test_a_request_whose_guidance_fails_is_refused(served: Served) -> None:
+    served.ask("unreadable")
+    assert b"prepare_failed" in served.router.frames[-1][-1]
 
 
 def test_a_session_that_has_left_is_not_answered(served: Served) -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 import zmq
 
+from inference.errors import InvalidRequestError
 from inference.protocol import (
     VERSION,
     Batch,
@@ -23,6 +24,7 @@ from inference.protocol import (
     Prepare,
     PreparedReply,
     Ready,
+    Refused,
     Renew,
     Stats,
     WireDelta,
@@ -40,7 +42,7 @@ from inference.worker.sessions import Reader
 
 
 @contextmanager
-def reading(clock: float = 0.0) -> Iterator[tuple[Reader, Any, Callable[[], None]]]:
+def reading(clock: Callable[[], float] = lambda: 0.0) -> Iterator[tuple[Reader, Any, Callable[[], None]]]:
     """Yield a reader over real sockets, a gateway's socket, and what starts the reader's thread."""
     context = zmq.Context()
     router, gateway = context.socket(zmq.ROUTER), context.socket(zmq.DEALER)
@@ -70,7 +72,7 @@ def reading(clock: float = 0.0) -> Iterator[tuple[Reader, Any, Callable[[], None
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
-            clock=lambda: clock,
+            clock=clock,
         )
         thread = threading.Thread(target=reader.run, args=(outbox.queue,))
         try:
@@ -84,7 +86,7 @@ def reading(clock: float = 0.0) -> Iterator[tuple[Reader, Any, Callable[[], None
 
 
 def test_no_session_expires_while_its_frames_wait_to_be_read() -> None:
-    with reading(clock=10.0) as (reader, gateway, start):  # twice as long as a session may be silent
+    with reading(clock=lambda: 10.0) as (reader, gateway, start):  # twice as long as a session may be silent
         reader._sessions[b"gateway"] = Session(b"gateway", 0.0)
         # The renewal stands behind more frames than are read in one go.
         messages = [*(Extend("unknown", 1, False) for _ in range(150)), Renew(0)]
@@ -119,6 +121,29 @@ def test_between_two_short_prompts_the_reader_sends_and_reads_what_has_come() ->
         answers = [inbound.read(gateway.recv_multipart()) for _ in range(7)]
         assert isinstance(answers[0], Stats), "what was sent behind the prompts is answered first"
         assert answers[1:] == [answer for call in (1, 2, 3) for answer in (PreparedReply(call, 3, 8), Drained(call))]
+
+
+def test_frames_that_take_long_are_read_a_few_at_a_time() -> None:
+    now = 0.0
+    with reading(clock=lambda: now) as (reader, gateway, start):
+        reader._sessions[b"gateway"] = Session(b"gateway", 0.0)
+
+        def adapter_in_memory(request: GenerationRequest) -> str:
+            nonlocal now
+            now += 0.03
+            reader._enqueue(b"gateway", Drained(int(request.id)))  # as a step ends meanwhile
+            raise InvalidRequestError("not here")
+
+        deployment = SimpleNamespace(draining=False, adapter_in_memory=adapter_in_memory, adapters_in_memory=lambda: ())
+        reader._serving.deployments["d"] = cast("Any", deployment)
+        for call in (1, 2, 3, 4):
+            message = Prepare(call, "d", GenerationRequest(str(call), "a", "a"))
+            gateway.send_multipart([numbered(call), encode(message)])
+        start()
+        inbound = client_inbound()
+        answers = [inbound.read(gateway.recv_multipart()) for _ in range(8)]
+        kinds = [Refused, Refused, Drained, Drained] * 2
+        assert [(type(each), each.call) for each in answers] == list(zip(kinds, (1, 2, 1, 2, 3, 4, 3, 4), strict=True))
 
 
 def test_a_message_with_half_a_character_ends_nobodys_session() -> None:
