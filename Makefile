@@ -29,7 +29,7 @@ setup: $(VENV)/.run
 test: $(VENV)/.dev system  ## the whole suite on SQLite, then the path of credit again on PostgreSQL
 	@PY=$(PY) TESTS="$(TESTS)" tests/run.sh
 
-check: lint types layers fast  ## what every commit passes, in under two minutes of tests
+check: lint types layers fast  ## what every commit passes, about four minutes of tests on two cores of their own
 
 lint: $(VENV)/.dev
 	@$(PY) -m ruff check .
