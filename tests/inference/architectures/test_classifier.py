@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from inference.architectures.label_head import LabelHead
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
+from inference.core.bounds import StepBounds
 from inference.errors import InvalidRequestError, ModelRefusedError
 from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
@@ -230,7 +231,7 @@ def test_what_another_domain_has_named_is_computed_anew(engine, seen):
 def test_labels_are_computed_once_for_a_request_whatever_others_name_meanwhile(engine, seen, monkeypatch):
     """They count once; with the inputs of many requests in turn nothing would be kept from one step to the next."""
     monkeypatch.setattr("inference.architectures.classifier.MOST_KNOWN", 1)
-    monkeypatch.setattr(engine._encoding.bounds, "rows", 1)
+    monkeypatch.setattr(engine._encoding, "bounds", StepBounds(1, engine._encoding.bounds.tokens))
     for name in ("a", "b"):
         labels = (f"{name} one", f"{name} two")
         request = GenerationRequest(name, name, name, kind=Kind.CLASSIFICATION, inputs=TEXTS, labels=labels)
