@@ -118,14 +118,15 @@ def check_dimensions(engine: Engine, intent: Intent) -> None:
 
 def request_of(principal: Principal, intent: Intent, identifier: str) -> GenerationRequest:
     """Return the request as engines take it, under that id."""
-    tenant = str(principal.tenant)
+    tenant, is_flex = str(principal.tenant), intent.tier is Tier.FLEX
     return GenerationRequest(
         id=identifier,
-        tenant=principal.queue,
+        # What waits for everybody else's waits apart, since a queue has one band. A batch's lines wait so in any case.
+        tenant=f"{principal.queue}:flex" if is_flex and principal.line is None else principal.queue,
         domain=tenant,
         kind=intent.kind,
         weight=principal.weight,
-        band=min(principal.priority, FLEX_BAND) if intent.tier is Tier.FLEX else principal.priority,
+        band=min(principal.priority, FLEX_BAND) if is_flex else principal.priority,
         priority=-intent.priority + (FIRST if intent.tier is Tier.PRIORITY else 0),
         queue_seconds=settings.SLUICE_ENGINE_QUEUE_SECONDS,
         messages=intent.messages,

@@ -145,6 +145,8 @@ class Link:
                 self._fail(str(error))
                 return True
             self._read_bytes += len(parts[1])
+            if self._unanswered_since is not None:
+                self._unanswered_since = self._clock()  # it isn't silent, wherever its answer is
             if isinstance(message, Fatal):
                 self._fail(message.reason)
                 return True

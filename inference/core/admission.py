@@ -162,7 +162,12 @@ class Admission:
 
         lenders = sorted(filter(lends, above), key=turn, reverse=True)
         victims: list[Sequence] = []
-        released = 0
+        released, shared = 0, set(matched)
+
+        def freed(victim: Sequence) -> int:
+            # What `seq` would share with it is no gain.
+            return residents.pool.exclusive([block for block in victim.blocks if block not in shared])
+
         for tenant in lenders:
             theirs = sorted((one for one in residents.running if one.tenant == tenant), key=lambda one: one.computed)
             given_blocks = 0
@@ -171,7 +176,7 @@ class Admission:
                     break
                 victims.append(victim)
                 given_blocks += len(victim.blocks)
-                released += residents.pool.exclusive(victim.blocks)
+                released += freed(victim)
                 if residents.pool.fits(matched, fresh, self._config.watermark - released):
                     return victims
         if not self._has_waited(seq):
@@ -179,7 +184,7 @@ class Admission:
         lower = [one for one in residents.running if turn(one.tenant)[0] > band and one not in victims]
         for victim in sorted(lower, key=lambda one: (turn(one.tenant), -one.computed), reverse=True):
             victims.append(victim)
-            released += residents.pool.exclusive(victim.blocks)
+            released += freed(victim)
             if residents.pool.fits(matched, fresh, self._config.watermark - released):
                 return victims
         return []

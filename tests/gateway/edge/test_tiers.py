@@ -44,9 +44,12 @@ async def test_a_tier_is_a_place_in_the_queue(app, world):
     assert first.priority > earliest.priority > default.priority
     assert first.band == earliest.band == default.band == 0  # between tenants nothing is gained
     assert LOWEST_BAND < flex.band < -(2**15)  # a plan's priority has 16 bits
+    assert flex.tenant != default.tenant == first.tenant, "one queue has one band: flex held up all that waited in it"
+    assert flex.domain == default.domain
 
 
 async def test_lines_of_batches_stay_behind_all_others(app, world):
     await sent(app, world, service_tier="flex")
     line = world.principal().as_line(Line(UUID(int=1), UUID(int=2)), 4)
-    assert request_of(line, world.intent, "id").band == LOWEST_BAND
+    request = request_of(line, world.intent, "id")
+    assert (request.band, request.tenant) == (LOWEST_BAND, line.queue)

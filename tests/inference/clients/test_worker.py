@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import fields
+from types import SimpleNamespace
 
 import pytest
 import zmq
@@ -21,6 +22,7 @@ from inference.protocol import (
     Hello,
     Prepare,
     Ready,
+    Renew,
     Stats,
     UsageOf,
     WireDelta,
@@ -117,6 +119,33 @@ async def test_a_worker_that_sends_without_end_leaves_the_loop_to_others(tmp_pat
         assert len(read) == turn * FRAMES_A_TURN
     session.close()
     assert len(read) == 4 * FRAMES_A_TURN
+
+
+async def test_a_worker_that_is_heard_is_not_silent(tmp_path, monkeypatch):
+    """Of what it sent in a pause of the loop a part may still be on its way, with the answer to our renewal."""
+    session = WorkerSession(f"ipc://{tmp_path}/nobody", renew_seconds=0.01, silence_seconds=5)
+    link = session._link
+    told, has_told = [], asyncio.Event()
+
+    def tell(what):
+        told.append(what)
+        has_told.set()
+
+    frames = [[b"", b""]]
+
+    def receive(_):
+        if frames:
+            return frames.pop()
+        raise zmq.Again
+
+    monkeypatch.setattr(link, "_socket", SimpleNamespace(recv_multipart=receive, close=link._socket.close))
+    monkeypatch.setattr(link, "_inbound", SimpleNamespace(read=lambda _: Batch([])))
+    monkeypatch.setattr(link, "_failed", tell)
+    monkeypatch.setattr(link, "send", tell)
+    link._unanswered_since = link._clock() - 60
+    await has_told.wait()
+    assert told == [Renew(0)]
+    session.close()
 
 
 async def test_a_frame_beyond_the_bound_ends_the_connection_and_not_the_gateway(tmp_path, monkeypatch):

@@ -266,3 +266,18 @@ def test_the_last_row_is_safe_from_equals_and_lower_bands() -> None:
         bench.step()
     assert not taken_back(bench)
     assert rows_of(bench) == {"high": 1, "even": 1}
+
+
+def test_what_a_waiting_request_shares_with_a_victim_is_no_gain():
+    """One in a lower band was preempted and came back nine times, for blocks that both have anyway."""
+    bench = Bench(blocks=25, max_rows=8, max_context=96, max_step_tokens=128, prefill_chunk=128, watermark_percent=15)
+    bench.submit("other", [9] * 13, 30, tenant="o", band=1)
+    bench.submit("low", [7] * 24 + [1, 2, 3], 19, tenant="t:b", domain="t", band=-5, weight=10)
+    for _ in range(3):
+        bench.step()
+        bench.now += 0.05
+    bench.submit("high", [7] * 24 + [50 + number for number in range(38)], 4, tenant="t", domain="t", band=0)
+    while "high" not in bench.begun:
+        assert bench.step() is not None
+        bench.now += 0.05
+    assert taken_back(bench) == 0
