@@ -101,6 +101,7 @@ def _batch(party, content, status, **fields):
     )
     batch.status, batch.expires_at = status, timezone.now() + LATER
     batch.total = 0 if status == _Status.VALIDATING else LINES
+    batch.in_progress_at = timezone.now() if batch.total else None
     for name, value in fields.items():
         setattr(batch, name, value)
     batch.save(force_insert=True)
