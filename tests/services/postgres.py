@@ -28,12 +28,15 @@ def find_binaries() -> Path:
     raise RuntimeError("PostgreSQL's server binaries are missing: run `make system` (Debian: postgresql)")
 
 
-def free_port() -> int:
-    """Return a free port below those that the system gives to connections, so that none of these takes it meanwhile."""
+def free_port(count: int = 1) -> int:
+    """Return the first of `count` free ports, below those that the system gives to connections, so that none of these
+    takes one meanwhile.
+    """
     while True:
         port = _random.randrange(10_000, 32_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for number in range(count):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", port + number))
             return port
 
 

@@ -158,7 +158,7 @@ def running_topology(variables: dict[str, str] | None = None, **fake_options: An
         redis = RedisServer.start()
         parts.callback(redis.stop)
         far_home = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="sluice-far-")))
-        metrics_port, upstream_port = free_port(), free_port()
+        metrics_port, upstream_port = free_port(2), free_port()
         settings = {
             "REDIS_URL": redis.url,
             "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
