@@ -137,7 +137,7 @@ class Driver:
         with transaction.atomic():
             for answer in answers:
                 task = answer.task
-                outcome = outcomes.outcome_of(task.line, answer.reply, now)
+                outcome = outcomes.outcome_of(task.line, answer.reply, now, may_have_run=task.may_have_run)
                 mine = BatchLine.objects.filter(id=task.line.id, claim=self._claim, state=State.RUNNING)
                 is_ours = mine.update(
                     state=outcome.state,

@@ -112,7 +112,7 @@ class AllButOne(Gateways):
         return Reply(200, "r", None, b"{}") if b"say 0" in request.body else super().send(request)
 
 
-def fail(*_):
+def fail(*_, **__):
     raise OperationalError("the connection is lost")
 
 
@@ -244,6 +244,22 @@ def test_when_the_window_is_over_nothing_more_is_sent_but_what_ran_is_asked_for(
     assert custom_ids(output) == ["c0"]
     assert {line["error"]["code"] for line in errors} == {"batch_expired"}
     assert [request.line.id for request in gateways.sent] == [first.id]
+
+
+@pytest.mark.parametrize("refusal", [NotSentError("refused"), 503, 429])
+def test_a_line_whose_answer_was_lost_is_asked_for_whatever_refuses_it_meanwhile(desk, gateways, driver, refusal):
+    batch = begin(desk, 1)
+    gateways.answers["say 0"] = [UnknownError("cut"), refusal, 200]
+    drive(driver)
+    make_due()
+    drive(driver)
+    cancel_batch(desk.world.tenant.id, desk.world.project.id, batch.id)
+    finish()
+    make_due()
+    end(driver)
+    ended = desk.now(batch)
+    assert (ended.status, ended.completed, ended.failed) == ("cancelled", 1, 0)
+    assert [request.line.is_over for request in gateways.sent] == [False, False, True]
 
 
 def test_a_batch_that_was_never_read_in_time_expires(desk):
