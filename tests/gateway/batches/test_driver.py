@@ -14,6 +14,7 @@ from django.db import OperationalError
 from django.db.models import F
 
 from billing import clock
+from billing.ids import uuid7
 from gateway.batches import outcomes, results
 from gateway.batches.driver import CLAIM, Driver
 from gateway.batches.intake import take_in
@@ -141,6 +142,30 @@ def test_a_tenant_with_a_long_batch_keeps_none_waiting_that_has_a_short_one(desk
     sent = Counter(request.key for request in gateways.sent)
     assert sent[other.world.key_id] == 6
     assert sent[desk.world.key_id] <= 6 + 12 + 6, "as many as the short one's, and what was on its way before"
+
+
+def test_tenants_with_hundreds_of_open_batches_keep_none_waiting_that_came_later(desk, gateways):
+    """None of theirs ends while the driver looks: they are far more than it could look at one by one."""
+    many = [Desk(make_world()).begin([chat_line(0)]) for _ in range(2)]
+    while take_in():
+        pass
+    lines = {line.batch_id: line for line in BatchLine.objects.all()}
+    for batch in map(desk.now, many):
+        copies = [Batch(**{**fields_of(batch), "id": uuid7()}) for _ in range(300)]
+        Batch.objects.unscoped().bulk_create(copies)
+        line = fields_of(lines[batch.id])
+        BatchLine.objects.bulk_create([BatchLine(**{**line, "id": uuid7(), "batch_id": one.id}) for one in copies])
+    begin(desk, 3)
+    gateways.gate.clear()
+    with closing(Driver(gateways, slots=3)) as driver:
+        driver.step()
+        mine = BatchLine.objects.filter(batch__tenant=desk.world.tenant, state=State.RUNNING)
+        assert mine.count() == 2, "of six, for three tenants"
+        gateways.gate.set()
+
+
+def fields_of(row):
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
 
 
 def test_a_killed_drivers_lines_are_taken_by_the_next(desk, gateways):
