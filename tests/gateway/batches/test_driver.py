@@ -20,6 +20,7 @@ from gateway.batches.driver import CLAIM, Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.sending import NotSentError, Reply, UnknownError, gateway_address
+from gateway.batches.work import Work
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.runtime.address import announced
@@ -331,6 +332,31 @@ def test_files_are_written_once_whoever_dies_in_between(desk, gateways, driver, 
     shown = StoredFile.objects.unscoped().filter(purpose="batch_output", state=StoredFile.State.READY)
     assert [file.id for file in shown] == [desk.now(batch).output_file]
     assert removal(lambda: clock.now() + timedelta(hours=2)).turn() == 1, "what the first one had stored"
+
+
+def test_a_batch_stays_its_processs_while_a_slow_storage_takes_its_files(desk, gateways, driver, monkeypatch):
+    batch = begin(desk, 3)
+    drive(driver)
+    put, renew, stored, is_storing, renewed = storage.put, Work.renew, [], threading.Event(), threading.Event()
+
+    def slow(file, path):
+        is_storing.set()
+        stored.append(renewed.wait(5))
+        put(file, path)
+
+    def noted(work, *statuses):
+        before = desk.now(batch).worked_until
+        renew(work, *statuses)
+        if is_storing.is_set() and desk.now(batch).worked_until > before:
+            renewed.set()
+
+    monkeypatch.setattr(results, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(storage, "put", slow)
+    monkeypatch.setattr(Work, "renew", noted)
+    while finish():
+        pass
+    assert stored == [True]
+    assert len(desk.results(batch)[0]) == 3
 
 
 def killed(*_):
