@@ -37,7 +37,6 @@ CLAIM = timedelta(seconds=30)
 RENEW_SECONDS = 8.0
 GATHER_SECONDS = 0.05
 IDLE_SECONDS = 0.25
-MOST_LOOKED_AT = 500  # open batches
 _READY_AHEAD = 2  # lines that are claimed for each that may be on its way
 
 logger = logging.getLogger("sluice.jobs")
@@ -137,7 +136,7 @@ class Driver:
         with transaction.atomic():
             for answer in answers:
                 task = answer.task
-                outcome = outcomes.outcome_of(task.line, answer.reply, now)
+                outcome = outcomes.outcome_of(task.line, answer.reply, now, may_have_run=task.may_have_run)
                 mine = BatchLine.objects.filter(id=task.line.id, claim=self._claim, state=State.RUNNING)
                 is_ours = mine.update(
                     state=outcome.state,
@@ -187,17 +186,16 @@ class Driver:
         lines = BatchLine.objects.filter(batch=OuterRef("id"))
         due, lapsed = Exists(lines.filter(_due(now))), Exists(lines.filter(_lapsed(now)))
         open_ones = Batch.objects.unscoped().filter(ended_at=None).filter(_runs(now) & due | Q(lapsed))
-        oldest: dict[UUID, Batch] = {}
-        for batch in open_ones.order_by("id")[:MOST_LOOKED_AT]:
-            oldest.setdefault(batch.tenant_id, batch)
-        if not oldest:
+        tenants = set(open_ones.values_list("tenant_id", flat=True).distinct())
+        if not tenants:
             return []
         busy = Counter(task.batch.tenant_id for task in self._mine.values())
         counts: Counter[UUID] = Counter()
         for _ in range(room):
-            tenant = min(oldest, key=lambda one: (busy[one] + counts[one], one.int))
+            tenant = min(tenants, key=lambda one: (busy[one] + counts[one], one.int))
             counts[tenant] += 1
-        return [(oldest[tenant], count) for tenant, count in counts.items()]
+        oldest = {tenant: open_ones.filter(tenant=tenant).order_by("id").first() for tenant in counts}
+        return [(batch, counts[tenant]) for tenant, batch in oldest.items() if batch is not None]
 
     def _claimed(self, batch: Batch, count: int, now: datetime) -> list[tuple[BatchLine, bool]]:
         """Claim at most `count` lines of the batch, the first ones first, and return them, and of each whether it may

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,6 +26,7 @@ NOT_SENT_SECONDS = 5.0
 _AGAIN = frozenset({408, 425, 429})
 _BUSY_CODES = frozenset(
     {
+        "access_changed",  # while the line waited for a place: the next time it is judged by what holds then
         "batch_credential_invalid",  # the jobs' secret isn't this gateway's, or their clocks are minutes apart
         "catalogue_unavailable",
         "database_unavailable",
@@ -92,8 +93,16 @@ class _Body(msgspec.Struct):
     error: _Error | None = None
 
 
-def outcome_of(line: BatchLine, reply: Reply | Exception, now: datetime) -> Outcome:
-    """Return what becomes of a line that was sent for the `line.attempts`th time."""
+def outcome_of(line: BatchLine, reply: Reply | Exception, now: datetime, *, may_have_run: bool = False) -> Outcome:
+    """Return what becomes of a line that was sent for the `line.attempts`th time; whether it `may_have_run` before."""
+    outcome = _outcome_of(line, reply, now)
+    if may_have_run and outcome.state == _State.WAITING:
+        # A refusal may come before any look for its answer, which may be there and be charged.
+        return replace(outcome, state=_State.RUNNING)
+    return outcome
+
+
+def _outcome_of(line: BatchLine, reply: Reply | Exception, now: datetime) -> Outcome:
     if isinstance(reply, NotSentError):
         return _again(line, now, NOT_SENT_SECONDS, is_counted=False)
     if not isinstance(reply, Reply):
@@ -134,7 +143,7 @@ def counted(outcomes: Iterable[Outcome]) -> dict[str, Any]:
 
 
 def _again(line: BatchLine, now: datetime, seconds: float, *, is_counted: bool = True) -> Outcome:
-    """Wait: nothing ran, or nothing that is charged."""
+    """Wait: nothing ran this time, or nothing that is charged."""
     return Outcome(_State.WAITING, line.attempts - (not is_counted), now + timedelta(seconds=seconds))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.files import begin_file, finish_file
 
 READ_AT_ONCE = 250
+RENEW_SECONDS = 10.0
 PURPOSE = "batch_output"
 _Status, _State = Batch.Status, BatchLine.State
 
@@ -108,9 +110,18 @@ def _write_files(work: Work) -> None:
                 seconds=batch.output_seconds,
                 is_bounded=False,
             )
-            storage.put(file, path)
+            _store(work, file, path)
             made.append(file)
     _end(work, *made)
+
+
+def _store(work: Work, file: StoredFile, path: Path) -> None:
+    """Store a file, however long that takes, while the batch stays this process'."""
+    with ThreadPoolExecutor(1, "batch-file") as uploads:
+        upload = uploads.submit(storage.put, file, path)
+        while wait([upload], timeout=RENEW_SECONDS).not_done:
+            work.renew()
+        upload.result()
 
 
 def _end(work: Work, output: StoredFile | None, error: StoredFile | None) -> None:

@@ -14,11 +14,13 @@ from django.db import OperationalError
 from django.db.models import F
 
 from billing import clock
+from billing.ids import uuid7
 from gateway.batches import outcomes, results
 from gateway.batches.driver import CLAIM, Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.sending import NotSentError, Reply, UnknownError, gateway_address
+from gateway.batches.work import Work
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.runtime.address import announced
@@ -112,7 +114,7 @@ class AllButOne(Gateways):
         return Reply(200, "r", None, b"{}") if b"say 0" in request.body else super().send(request)
 
 
-def fail(*_):
+def fail(*_, **__):
     raise OperationalError("the connection is lost")
 
 
@@ -141,6 +143,30 @@ def test_a_tenant_with_a_long_batch_keeps_none_waiting_that_has_a_short_one(desk
     sent = Counter(request.key for request in gateways.sent)
     assert sent[other.world.key_id] == 6
     assert sent[desk.world.key_id] <= 6 + 12 + 6, "as many as the short one's, and what was on its way before"
+
+
+def test_tenants_with_hundreds_of_open_batches_keep_none_waiting_that_came_later(desk, gateways):
+    """None of theirs ends while the driver looks: they are far more than it could look at one by one."""
+    many = [Desk(make_world()).begin([chat_line(0)]) for _ in range(2)]
+    while take_in():
+        pass
+    lines = {line.batch_id: line for line in BatchLine.objects.all()}
+    for batch in map(desk.now, many):
+        copies = [Batch(**{**fields_of(batch), "id": uuid7()}) for _ in range(300)]
+        Batch.objects.unscoped().bulk_create(copies)
+        line = fields_of(lines[batch.id])
+        BatchLine.objects.bulk_create([BatchLine(**{**line, "id": uuid7(), "batch_id": one.id}) for one in copies])
+    begin(desk, 3)
+    gateways.gate.clear()
+    with closing(Driver(gateways, slots=3)) as driver:
+        driver.step()
+        mine = BatchLine.objects.filter(batch__tenant=desk.world.tenant, state=State.RUNNING)
+        assert mine.count() == 2, "of six, for three tenants"
+        gateways.gate.set()
+
+
+def fields_of(row):
+    return {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
 
 
 def test_a_killed_drivers_lines_are_taken_by_the_next(desk, gateways):
@@ -246,6 +272,22 @@ def test_when_the_window_is_over_nothing_more_is_sent_but_what_ran_is_asked_for(
     assert [request.line.id for request in gateways.sent] == [first.id]
 
 
+@pytest.mark.parametrize("refusal", [NotSentError("refused"), 503, 429])
+def test_a_line_whose_answer_was_lost_is_asked_for_whatever_refuses_it_meanwhile(desk, gateways, driver, refusal):
+    batch = begin(desk, 1)
+    gateways.answers["say 0"] = [UnknownError("cut"), refusal, 200]
+    drive(driver)
+    make_due()
+    drive(driver)
+    cancel_batch(desk.world.tenant.id, desk.world.project.id, batch.id)
+    finish()
+    make_due()
+    end(driver)
+    ended = desk.now(batch)
+    assert (ended.status, ended.completed, ended.failed) == ("cancelled", 1, 0)
+    assert [request.line.is_over for request in gateways.sent] == [False, False, True]
+
+
 def test_a_batch_that_was_never_read_in_time_expires(desk):
     batch = desk.begin([chat_line(1)])
     Batch.objects.unscoped().update(expires_at=clock.now() - timedelta(days=1))
@@ -290,6 +332,31 @@ def test_files_are_written_once_whoever_dies_in_between(desk, gateways, driver, 
     shown = StoredFile.objects.unscoped().filter(purpose="batch_output", state=StoredFile.State.READY)
     assert [file.id for file in shown] == [desk.now(batch).output_file]
     assert removal(lambda: clock.now() + timedelta(hours=2)).turn() == 1, "what the first one had stored"
+
+
+def test_a_batch_stays_its_processs_while_a_slow_storage_takes_its_files(desk, gateways, driver, monkeypatch):
+    batch = begin(desk, 3)
+    drive(driver)
+    put, renew, stored, is_storing, renewed = storage.put, Work.renew, [], threading.Event(), threading.Event()
+
+    def slow(file, path):
+        is_storing.set()
+        stored.append(renewed.wait(5))
+        put(file, path)
+
+    def noted(work, *statuses):
+        before = desk.now(batch).worked_until
+        renew(work, *statuses)
+        if is_storing.is_set() and desk.now(batch).worked_until > before:
+            renewed.set()
+
+    monkeypatch.setattr(results, "RENEW_SECONDS", 0.01)
+    monkeypatch.setattr(storage, "put", slow)
+    monkeypatch.setattr(Work, "renew", noted)
+    while finish():
+        pass
+    assert stored == [True]
+    assert len(desk.results(batch)[0]) == 3
 
 
 def killed(*_):

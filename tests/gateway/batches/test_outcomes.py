@@ -39,7 +39,13 @@ def test_what_is_wrong_with_the_request_ends_it(status):
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(429, "rate_limit_exceeded"), (503, "engine_overloaded"), (401, "batch_credential_invalid")]
+    ("status", "code"),
+    [
+        (429, "rate_limit_exceeded"),
+        (503, "engine_overloaded"),
+        (503, "access_changed"),
+        (401, "batch_credential_invalid"),
+    ],
 )
 def test_what_is_busy_is_asked_again_for_as_long_as_it_takes(status, code):
     outcome = outcome_of(line(1000), reply(status, code, wait=7.0), NOW)
@@ -73,6 +79,16 @@ def test_what_may_have_run_stays_running_until_its_answer_is_known(answer):
     told = json.loads(last.answer)
     assert (last.state, told["response"]) == (State.FAILED, None)
     assert told["error"]["code"] == ("input_file_missing" if isinstance(answer, InputError) else "request_failed")
+
+
+@pytest.mark.parametrize(
+    "answer", [NotSentError("refused"), reply(503, "starting"), reply(429), reply(500), reply(402)]
+)
+def test_what_may_have_run_before_stays_running_though_it_is_refused_now(answer):
+    """The refusal may have come before any look for the answer that was lost."""
+    waiting, running = (outcome_of(line(), answer, NOW, may_have_run=ran) for ran in (False, True))
+    assert (waiting.state, running.state) == (State.WAITING, State.RUNNING)
+    assert (waiting.attempts, waiting.due_at) == (running.attempts, running.due_at)
 
 
 def test_one_that_runs_at_another_gateway_is_waited_for():
