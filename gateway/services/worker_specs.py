@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-import structlog
 from django.conf import settings
 
 from billing import clock
@@ -26,8 +25,6 @@ from routing.models import Adapter, Deployment, Node
 
 _OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model", "rates", "adapters"}
 
-log = structlog.get_logger(__name__)
-
 
 class WorkerSpecError(ValueError):
     """What a worker is to run can't be understood; the message names deployment and option, or the setting."""
@@ -40,6 +37,15 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
     A node with an address listens at its port on every interface, or at `listen`, with the key file at `keys` or at its
     usual place.
     """
+    return worker_spec_and_missing(node, listen=listen, keys=keys)[0]
+
+
+def worker_spec_and_missing(
+    node: str, *, listen: str = "", keys: str = ""
+) -> tuple[WorkerConfig, dict[str, Exception]]:
+    """Return `worker_spec`, and by id of the adapters whose tensors this machine has not: what the storage raised,
+    which is FileNotFoundError for those that it has lost. They are served once this is asked again and it gives them.
+    """
     secret = hashlib.blake2b(
         b"prefix-cache", key=settings.SLUICE_CACHE_SECRET.encode()[:64], digest_size=32
     ).hexdigest()
@@ -51,7 +57,7 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
         replicas__node__is_active=True,
     ).select_related("model")
     prices = prices_at(clock.now())
-    adapters = _adapters({row.model_id for row in rows})
+    adapters, missing = _adapters({row.model_id for row in rows})
     engines: list[EngineConfig] = []
     refused: dict[str, str] = {}
     # Chat models first: a new user's first request waits for one.
@@ -66,7 +72,7 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
     else:
         endpoint, keys = worker_endpoint(node), ""
     try:
-        return WorkerConfig(
+        config = WorkerConfig(
             endpoint=endpoint,
             keys=keys,
             record=str(_record(node)),
@@ -78,30 +84,32 @@ def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:
         )
     except ValueError as error:
         raise WorkerSpecError(str(error)) from error
+    return config, missing
 
 
-def _adapters(bases: set[UUID]) -> dict[UUID, dict[str, str]]:
-    """Return the folders on this machine of the adapters of these models, by model and id; none of a tenant that isn't
-    active.
+def _adapters(bases: set[UUID]) -> tuple[dict[UUID, dict[str, str]], dict[str, Exception]]:
+    """Return the folders on this machine of the adapters of these models, by model and id, none of a tenant that isn't
+    active; and what the storage raised for those that are missing, by id.
 
     None keeps another from being served: one whose tensors were lost has a folder that is nowhere, which its worker
     refuses, and one that the storage doesn't give just now is left out until it does.
     """
     found: dict[UUID, dict[str, str]] = {}
+    missing: dict[str, Exception] = {}
     served = Adapter.objects.filter(base__in=bases, model__is_active=True).exclude(model__tenant__is_active=False)
     adapters = list(served) if bases else []
     for adapter in adapters:
         try:
             folder = files.folder_of(adapter)
         except FileNotFoundError as error:
-            log.warning("adapter_lost", adapter=str(adapter.id), error=str(error))
+            missing[str(adapter.id)] = error
             folder = files.lost_folder_of(adapter)
         except Exception as error:  # noqa: BLE001 - a storage raises what it likes
-            log.warning("adapter_not_stored", adapter=str(adapter.id), error=str(error))
+            missing[str(adapter.id)] = error
             continue
         found.setdefault(adapter.base_id, {})[str(adapter.id)] = str(folder)
     files.forget_folders()
-    return found
+    return found, missing
 
 
 def node_address(node: str) -> str:

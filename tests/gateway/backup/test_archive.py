@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import random
 import tarfile
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -72,6 +75,57 @@ def test_no_backup_takes_the_place_of_another(tmp_path, files):
         write(target, manifest_of(files), files)
     assert target.read_text() == "yesterday's"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "content"]
+
+
+@pytest.fixture(params=[errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def without_links(request, monkeypatch):
+    """A file system such as vfat, or a network drive."""
+
+    def refuses(self, target):
+        raise OSError(request.param, os.strerror(request.param), str(target))
+
+    monkeypatch.setattr(Path, "hardlink_to", refuses)
+
+
+@pytest.mark.usefixtures("without_links")
+def test_a_file_system_without_links_takes_backups(tmp_path, files):
+    """They failed at their last step, with the advice to make room."""
+    target = tmp_path / "backup.tar.gz"
+    write(target, manifest_of(files), files)
+    assert target.stat().st_mode & 0o777 == 0o600
+    manifest, _ = unpack(target, tmp_path)
+    assert manifest == manifest_of(files)
+    whole = target.read_bytes()
+    with pytest.raises(BackupError, match="exists already"):
+        write(target, manifest_of(files), files)
+    assert target.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("without_links")
+def test_nothing_is_left_of_a_copy_for_which_there_is_no_room(tmp_path, files, monkeypatch):
+    copied = []
+
+    def fills(source, target, length):
+        target.write(source.read(10))
+        copied.append(target.name)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(archive.shutil, "copyfileobj", fills)
+    target = tmp_path / "backup.tar.gz"
+    with pytest.raises(BackupError, match="No space left"):
+        write(target, manifest_of(files), files)
+    assert copied == [str(target)]
+    assert [path.name for path in tmp_path.iterdir()] == ["content"]
+
+
+def test_another_fault_of_a_link_is_told(tmp_path, files, monkeypatch):
+    def fails(self, target):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(Path, "hardlink_to", fails)
+    with pytest.raises(BackupError, match="Input/output error"):
+        write(tmp_path / "backup.tar.gz", manifest_of(files), files)
+    assert [path.name for path in tmp_path.iterdir()] == ["content"]
 
 
 @pytest.mark.parametrize(

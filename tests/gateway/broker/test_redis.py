@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import ssl
+import tempfile
+from pathlib import Path
 
 import pytest
 from kombu import Connection
+from redis import ConnectionPool, Redis
 from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_url
 
 from gateway.broker.redis import broker_url
+from tests.services.postgres import free_port
+from tests.services.redis import RedisServer
+
+ALL = ("~*", "&*")
+USERS = ("--user", "default", "on", "nopass", *ALL, "+ping", "--user", "sluice", "on", ">p@w/%", *ALL, "+@all")
+
+
+@pytest.fixture
+def guarded():
+    """A server with a socket in its folder that lets the user "sluice" in, and others only ask for life."""
+    folder = Path(tempfile.mkdtemp(prefix="sluice-redis-", dir="/tmp"))
+    server = RedisServer(folder, free_port(), ("--unixsocket", str(folder / "socket"), *USERS))
+    server.start_again()
+    yield server
+    server.stop()
 
 
 def connection_to(address):
@@ -29,6 +47,13 @@ def connection_to(address):
         "rediss://u:pw@h:6380/3",
         "unix:///run/redis.sock",
         "unix://u:pw@/run/redis.sock?db=2",
+        "unix:///run/redis.sock?db=1&password=p%40%2Fw%25",
+        "unix:///run/redis.sock?username=u%3A&password=pw",
+        "unix://:first@/run/redis.sock?username=u&password=second",
+        "redis://h:6380/3?username=u&password=p%40w",
+        "redis://h/3?password=first&password=second&db=4&db=5",
+        "rediss://h:6380?password=a%2Bb+c",
+        "redis://h/1?socket_timeout=5&protocol=3",
     ],
 )
 def test_it_is_the_same_server_database_and_user(address):
@@ -37,6 +62,16 @@ def test_it_is_the_same_server_database_and_user(address):
         assert found.get(name, least) == ours.get(name, least), name
     assert found.get("port", 6379) == ours.get("port", 6379)
     assert issubclass(found["connection_class"], UnixDomainSocketConnection) == address.startswith("unix")
+
+
+@pytest.mark.parametrize("server", ["unix://{folder}/socket", "redis://127.0.0.1:{port}"])
+def test_a_password_in_the_query_opens_the_server(guarded, server):
+    """Celery was turned away at a socket, and couldn't even begin elsewhere."""
+    address = server.format(folder=guarded.folder, port=guarded.port) + "?db=1&username=sluice&password=p%40w%2F%25"
+    for pool in (ConnectionPool.from_url(address), ConnectionPool(**connection_to(broker_url(address)))):
+        with Redis(connection_pool=pool) as client:
+            assert client.dbsize() == 0
+        pool.disconnect()
 
 
 def test_a_certificate_is_checked():
