@@ -16,6 +16,7 @@ MAX_BIAS = 100.0
 MAX_ALLOWED = 4096
 MAX_LOGPROBS = 20
 MAX_CHOICES = 16
+MAX_HELD_LOGPROBS = 1_000_000  # of the answers that best_of chooses, which leave in one frame, some 22 bytes each
 MAX_PENALTY = 2.0
 MIN_REPETITION = 0.01  # a smaller one makes logits that are no numbers any more
 MAX_REPETITION = 10.0
@@ -90,6 +91,23 @@ def check_sampling(sampling: SamplingParams, vocabulary: int, ends: frozenset[in
             raise InvalidRequestError(
                 "ignore_eos doesn't go with guidance, whose end is the answer's end", param="ignore_eos"
             )
+
+
+def check_held_back(sampling: SamplingParams, max_output: int) -> None:
+    """Raise `InvalidRequestError` where the answers that best_of chooses, of `max_output` tokens each, may have more
+    log-probabilities than are held back for one request.
+    """
+    p = sampling
+    if p.logprobs is None or p.answers <= p.n:
+        return
+    most = p.n * max_output * (p.logprobs + 1)
+    if most > MAX_HELD_LOGPROBS:
+        raise InvalidRequestError(
+            f"best_of: {p.n} answers of {max_output} tokens with {p.logprobs + 1} log-probabilities each may have "
+            f"{most} of them, and at most {MAX_HELD_LOGPROBS} are held back until the best are known: "
+            "lower max_tokens, logprobs or n",
+            param="best_of",
+        )
 
 
 def check_guidance(guidance: Guidance) -> None:

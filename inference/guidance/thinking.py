@@ -16,7 +16,8 @@ class Thought:
     With `is_open` it has begun in the prompt, else one may begin the answer. Behind `budget` tokens the end marker is
     forced (None: never); with 0 none begins. `ends` would end the whole answer. `merged` are tokens that write the last
     of a marker of several tokens and more, such as `>` with a line break: where that is due they are ruled out, so that
-    a marker is always its own tokens.
+    a marker is always its own tokens. `blank` are tokens of white space alone, which begin no answer: a thought may
+    stand behind them.
     """
 
     begin: tuple[int, ...]
@@ -26,6 +27,7 @@ class Thought:
     ends: frozenset[int]
     vocabulary: int
     merged: frozenset[int] = frozenset()
+    blank: frozenset[int] = frozenset()
 
     @property
     def may_begin(self) -> bool:
@@ -53,7 +55,7 @@ class ThinkingGrammar:
 
 
 class _State(Enum):
-    BEGIN = auto()  # nothing was written but the first tokens of the begin marker
+    BEGIN = auto()  # nothing was written but white space and the first tokens of the begin marker
     THOUGHT = auto()
     END = auto()  # the end marker is forced
     ANSWER = auto()
@@ -123,7 +125,7 @@ class _ThinkingMatcher:
             return
         if is_marker and not is_last:
             self._place += 1
-        else:
+        elif self._place or token not in self._thought.blank:
             self._state = _State.ANSWER
         if is_marker and may_begin and (self._unread or not _permits(self._answer(), token)):
             self._unread.append(token)

@@ -17,7 +17,7 @@ from typing import Any
 from inference.text.calls import CallFormat, CallReader, MalformedError
 from inference.types import CallPiece, Told
 
-_SPACE = " \t\r\n"
+SPACE = " \t\r\n"  # begins no answer
 _LEAST_BEGUN = 3  # characters of a marker at the end of a cut answer that are taken for its beginning
 
 
@@ -75,7 +75,7 @@ class AnswerParser:
         self._at_rest = False  # text without any of `_alarming` is text, however it goes on
         self._reader = CallReader(parsing.names, self._identify, self._call, once=parsing.once)
         openers = parsing.calls.openers if parsing.calls is not None else ()
-        self._alarming = frozenset((*_SPACE, *(opener[0] for opener in openers)) if openers else ())
+        self._alarming = frozenset((*SPACE, *(opener[0] for opener in openers)) if openers else ())
         self._steps = self._answer()
         next(self._steps)
 
@@ -196,7 +196,7 @@ class AnswerParser:
             held += char
             while held and not any(opener.startswith(held) for opener in openers):
                 first, held = held[0], held[1:]
-                if first in _SPACE:
+                if first in SPACE:
                     space += first
                     continue
                 is_first = not has_told and before is _Kind.THOUGHT

@@ -77,6 +77,9 @@ class ByteTokenizer:
     def longer(self, token: int) -> frozenset[int]:
         return frozenset()
 
+    def blank(self, space: str) -> frozenset[int]:
+        return frozenset(token for token in range(VOCABULARY) if not self.decode([token]).strip(space))
+
     def serialized(self) -> str:
         # The library's byte level writes each byte as one printable character: those that are printable already as
         # themselves, the others, in their order, from 256 on.

@@ -8,7 +8,7 @@ from typing import Any
 
 from inference.errors import InvalidRequestError
 from inference.guidance.thinking import Thought
-from inference.text.answer import Markers, Parsing
+from inference.text.answer import SPACE, Markers, Parsing
 from inference.text.calls import FORMATS, CallFormat, format_of
 from inference.text.tokenizer import Tokenizer
 from inference.text.tool_grammars import guidance_of_tools
@@ -98,7 +98,9 @@ class Chats:
             return None
         begin, end = tokenizer.marker(self.markers.begin), tokenizer.marker(self.markers.end)
         merged = frozenset[int]().union(*(tokenizer.longer(ids[-1]) for ids in (begin, end) if len(ids) > 1))
-        return Thought(begin, end, thinks, budget, ends, vocabulary, merged - {begin[-1], end[-1]})
+        # The text of a mark is read, also where its token is a control token and writes nothing.
+        blank = tokenizer.blank(SPACE).difference(begin, end, self.control.values())
+        return Thought(begin, end, thinks, budget, ends, vocabulary, merged - {begin[-1], end[-1]}, blank)
 
     def parsing(self, request: GenerationRequest, ending: str) -> Parsing | None:
         """Return how the answer is read, whose prompt has that `ending`; None where it is nothing but text."""

@@ -18,7 +18,7 @@ from inference.text.answer import Parsing
 from inference.text.chats import Chats
 from inference.text.tokenizer import Tokenizer
 from inference.types import GenerationRequest, Kind, Tokens
-from inference.validation import check_ids, check_sampling
+from inference.validation import check_held_back, check_ids, check_sampling
 
 _ENDING = 16  # tokens of a prompt, among which a thought may have been opened
 MOST_LABEL_TOKENS = 64
@@ -156,6 +156,8 @@ class Preparer:
         if most < 1:
             raise self._too_long(ids, field)
         wanted = request.sampling.max_tokens
+        most = most if wanted is None else min(wanted, most)
+        check_held_back(request.sampling, most)
         if request.resumed is not None:
             self._check_ids(request.resumed.tokens, field)
         guidance = self._chats.guidance(request)
@@ -172,7 +174,6 @@ class Preparer:
         parsing = self._parsing(request, tokenizer, ids)
         if parsing is not None and (grammar is not None or request.sampling.thinking_tokens is not None):
             grammar = self._behind_thought(grammar, parsing, tokenizer, request.sampling.thinking_tokens)
-        most = most if wanted is None else min(wanted, most)
         return Prompt(request, most, ids=ids, keys=keys, grammar=grammar, parsing=parsing, adapter=adapter)
 
     def _parsing(self, request: GenerationRequest, tokenizer: Tokenizer, ids: Sequence[int]) -> Parsing | None:

@@ -91,6 +91,12 @@ class Tokenizer(Protocol):
         """Return the tokens that write what `token` does and more behind it. For the thread that encodes."""
         ...
 
+    def blank(self, space: str) -> frozenset[int]:
+        """Return the tokens that write nothing but characters of `space`, or nothing at all, as control tokens do. For
+        the thread that encodes.
+        """
+        ...
+
     def serialized(self) -> str | None:
         """Return it in the format of the tokenizers library, None if it has no such form. For any thread."""
         ...
@@ -114,6 +120,7 @@ class FolderTokenizer:
         self._rust = type(backend).from_str(backend.to_str()) if hasattr(backend, "to_str") else None
         self._decoder: Any = load() if self._rust is None else None
         self._longer: dict[int, frozenset[int]] = {}  # of the few tokens that end a marker
+        self._blank: dict[str, frozenset[int]] = {}
         self._alone: dict[int, str] = {}  # the texts of single tokens that were decoded, of a vocabulary at most
         texts = sorted(
             {str(token) for token in self._encoder.added_tokens_decoder.values() if token.special}
@@ -243,6 +250,20 @@ class FolderTokenizer:
             vocabulary = self._encoder.get_vocab().items()
             found = frozenset(number for text, number in vocabulary if text.startswith(written) and text != written)
             self._longer[token] = found
+        return found
+
+    def blank(self, space: str) -> frozenset[int]:
+        found = self._blank.get(space)
+        if found is None:  # 150,000 tokens take half a second
+            numbers = list(self._encoder.get_vocab().values())
+            each = [[number] for number in numbers]
+            if self._rust is not None:
+                texts = self._rust.decode_batch(each, skip_special_tokens=True)
+            else:  # not the decoder, which is the other thread's
+                plain = partial(self._encoder.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+                texts = map(plain, each)
+            found = frozenset(number for number, text in zip(numbers, texts, strict=True) if not text.strip(space))
+            self._blank[space] = found
         return found
 
     def serialized(self) -> str | None:

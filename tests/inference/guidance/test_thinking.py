@@ -45,9 +45,11 @@ def begun(
     inner: Grammar | None = None,
     begin: tuple[int, ...] = BEGIN,
     end: tuple[int, ...] = END,
+    *,
     merged: Sequence[int] = (),
+    blank: Sequence[int] = (),
 ) -> Matcher:
-    thought = Thought(begin, end, False, budget, frozenset({EOS}), SIZE, frozenset(merged))
+    thought = Thought(begin, end, False, budget, frozenset({EOS}), SIZE, frozenset(merged), frozenset(blank))
     return ThinkingGrammar(thought, inner).begin()
 
 
@@ -157,3 +159,37 @@ def test_only_markers_of_several_tokens_have_tokens_that_write_more() -> None:
     matcher = begun(9, end=(8,), merged=merged)
     follow(matcher, BEGIN)
     assert permitted(matcher) == EVERY
+
+
+@pytest.mark.parametrize("begin", [BEGIN, (7,)])
+def test_a_thought_behind_white_space_is_bounded(begin: tuple[int, ...]) -> None:
+    """As a reader of the answer takes it for a thought."""
+    blank = (10, 11)
+    matcher = begun(2, begin=begin, blank=blank)
+    follow(matcher, [10, 11, 10, *begin, 20, 10])
+    assert permitted(matcher) == [END[0]]
+    matcher = begun(0, begin=begin, blank=blank)
+    follow(matcher, [10, *begin[:-1]])
+    assert permitted(matcher) == without(begin[-1])
+    for written in ([20], [10, 20], *([[10, begin[0], 10]] if len(begin) > 1 else [])):
+        matcher = begun(1, begin=begin, blank=blank)
+        follow(matcher, [*written, 10, *begin, 20, 21, 22])  # behind anything else it is text
+        assert permitted(matcher) == EVERY
+
+
+def test_a_guided_answer_may_begin_with_white_space_or_have_it_before_its_thought() -> None:
+    answers = Answers([10, 10, 9], [10, 12])
+    matcher = begun(1, answers, blank=(10,))
+    assert permitted(matcher) == [BEGIN[0], 10]
+    follow(matcher, [10])
+    assert permitted(matcher) == [BEGIN[0], 10, 12]
+    follow(matcher, [10])
+    assert permitted(matcher) == [BEGIN[0], 9]
+    follow(matcher, [*BEGIN, 20, *END, 10, 12])  # all of the answer stands behind the thought
+    assert permitted(matcher) == [EOS]
+    matcher = begun(1, answers, blank=(10,))
+    follow(matcher, [10, 10, 9])
+    assert permitted(matcher) == [EOS]
+    matcher = begun(0, Answers([10, *BEGIN], [10, 12]), blank=(10,))
+    follow(matcher, [10])
+    assert permitted(matcher) == [BEGIN[0], 12]

@@ -67,6 +67,21 @@ def test_the_output_is_bounded_by_max_tokens_and_by_the_context(chatting: LocalE
     assert chatting.prepare(chat("hi", max_tokens=10_000)).max_output == 256 - prompt.tokens
 
 
+def test_the_log_probabilities_that_best_of_holds_back_are_bounded(
+    chatting: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They leave in one frame, and one that is too large ends all requests of its gateway."""
+    monkeypatch.setattr("inference.validation.MAX_HELD_LOGPROBS", 2 * 10 * 3)
+    held = {"n": 2, "best_of": 3, "logprobs": 2, "max_tokens": 10}
+    chatting.prepare(chat("hi", **held))
+    for more in ({"max_tokens": 11}, {"logprobs": 3}, {"n": 3, "best_of": 4}, {"max_tokens": None}):
+        with pytest.raises(InvalidRequestError) as caught:
+            chatting.prepare(chat("hi", **{**held, **more}))
+        assert caught.value.param == "best_of"
+    for free in ({"best_of": 2}, {"best_of": None}, {"logprobs": None}):  # sent as they come, or not at all
+        chatting.prepare(chat("hi", **{**held, "max_tokens": 100, **free}))
+
+
 def test_the_longest_prompt_leaves_room_for_one_token(chatting: LocalEngine) -> None:
     frame = chatting.prepare(chat("")).tokens
     assert chatting.prepare(chat("x" * (255 - frame))).max_output == 1

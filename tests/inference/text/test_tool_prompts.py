@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from inference.errors import InvalidRequestError
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
+from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.chats import Chats
 from inference.text.template_values import value_names
-from inference.text.tokenizer import FolderTokenizer
+from inference.text.tokenizer import FolderTokenizer, Tokenizer
 from inference.tools import Function, ToolMode, Tools
 from inference.types import GenerationRequest, SamplingParams, TemplateValue
 from tests.inference.text.folders import CONTROL, TEMPLATE, save_tokenizer
@@ -122,6 +124,26 @@ def test_a_marker_of_several_tokens_is_told_with_the_tokens_that_write_more_than
     assert merged("<t </o") == {"the", "tex", "of", "ow", "own"}
     assert merged("<t o") == {"the", "tex"}
     assert merged("t o") == set()
+
+
+def test_a_thought_may_stand_behind_tokens_of_white_space_but_no_marks(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path)
+
+    def blank(tokenizer: Tokenizer, markers: str, control: dict[str, int]) -> set[str]:
+        chat = replace(Chats.of("", {"reasoning": markers}, tokenizer), control=control)
+        thought = chat.thought(tokenizer, thinks=False, budget=1, ends=frozenset(), vocabulary=400)
+        assert thought is not None
+        return set(tokenizer.written(sorted(thought.blank)))
+
+    tokenizer = FolderTokenizer(tmp_path)
+    spaces, marks = set("ĠĉĊč"), {"<|im_start|>", "<|im_end|>"}  # as such a vocabulary writes " \t\n\r"
+    assert blank(tokenizer, "<t </o", {}) == spaces | marks  # a control token writes nothing
+    assert blank(tokenizer, "<|im_start|> </o", {}) == spaces | {"<|im_end|>"}
+    assert blank(tokenizer, "<t </o", {"<|im_end|>": 1}) == spaces | {"<|im_start|>"}
+    tokenizer._rust = None  # as of a tokenizer that is Python
+    tokenizer._blank.clear()
+    assert blank(tokenizer, "<t </o", {}) == spaces | marks
+    assert blank(ByteTokenizer(), "<t </o", {}) == {" ", "\t", "\n", "\r", "<|end_of_turn|>", "<|start_of_turn|>"}
 
 
 GREETS = KNOWS_TOOLS.replace(
