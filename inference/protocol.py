@@ -32,7 +32,7 @@ MAX_FRAME_BYTES = 32 * 1024 * 1024  # of a gateway's; ZeroMQ closes the connecti
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Of a worker's frames. A step of 8192 prompt tokens with 20 log-probabilities each sends 5 MiB, 512 vectors of
 8192 numbers are 16 MiB, the tokens of a prompt of a million 13 MiB, the log-probabilities that best_of holds back for
-one request 21 MiB (`MAX_HELD_LOGPROBS`); and a session with more unread ends in any case
+one request 6 MiB (`MAX_HELD_LOGPROBS`); and a session with more unread ends in any case
 (`WorkerConfig.session_bytes`).
 """
 

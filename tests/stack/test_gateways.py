@@ -36,10 +36,7 @@ def redis_server():
 
 @pytest.fixture(scope="module")
 def metrics_port():
-    while True:
-        port = free_port()
-        if port < 65_000:
-            return port
+    return free_port(2)
 
 
 @pytest.fixture(scope="module")
