@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import select
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -60,14 +61,12 @@ class Sender:
     def send(self, request: Request) -> Reply:
         """Return the gateway's answer; raise NotSentError or UnknownError without one."""
         address = gateway_address()
-        if self._known is not None and self._known[0] == address:
-            try:
-                return _exchange(self._known[1], address, request)
-            except (OSError, http.client.HTTPException):
-                self.close()  # very likely it was idle for too long; the request may be sent again
-        connection = _connected(address)
-        self.close()
-        self._known = address, connection
+        if self._known is not None and self._known[0] == address and not _is_over(self._known[1]):
+            connection = self._known[1]
+        else:
+            connection = _connected(address)
+            self.close()
+            self._known = address, connection
         try:
             return _exchange(connection, address, request)
         except (OSError, http.client.HTTPException) as error:
@@ -92,6 +91,15 @@ def _connected(address: str) -> http.client.HTTPConnection:
     connection.sock.settimeout(ANSWER_SECONDS)
     connection.auto_open = 0  # a connection that ends is noticed here
     return connection
+
+
+def _is_over(connection: http.client.HTTPConnection) -> bool:
+    """Whether an idle connection has ended: only then is there anything to read."""
+    if connection.sock is None:
+        return True
+    poll = select.poll()
+    poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _exchange(connection: http.client.HTTPConnection, address: str, request: Request) -> Reply:
