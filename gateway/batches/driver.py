@@ -26,6 +26,7 @@ from django.db.models import Exists, F, OuterRef, Q
 from billing import clock
 from billing.ids import uuid7
 from gateway.batches import outcomes
+from gateway.batches.kept import kept_reply
 from gateway.batches.lines import read_line
 from gateway.batches.outcomes import InputError, Outcome
 from gateway.batches.sending import NotSentError, Reply, Request, Sender, UnknownError
@@ -37,6 +38,7 @@ CLAIM = timedelta(seconds=30)
 RENEW_SECONDS = 8.0
 GATHER_SECONDS = 0.05
 IDLE_SECONDS = 0.25
+_NO_RIGHTS = frozenset({401, 403})  # of the batch's key, by now: what a line has run is charged all the same
 _READY_AHEAD = 2  # lines that are claimed for each that may be on its way
 
 logger = logging.getLogger("sluice.jobs")
@@ -132,11 +134,11 @@ class Driver:
         for answer in answers:
             del self._mine[answer.task.line.id]
         now = clock.now()
+        known = [(answer.task, self._known(answer)) for answer in answers]
         ended: dict[UUID, list[Outcome]] = {}
         with transaction.atomic():
-            for answer in answers:
-                task = answer.task
-                outcome = outcomes.outcome_of(task.line, answer.reply, now, may_have_run=task.may_have_run)
+            for task, reply in known:
+                outcome = outcomes.outcome_of(task.line, reply, now, may_have_run=task.may_have_run)
                 mine = BatchLine.objects.filter(id=task.line.id, claim=self._claim, state=State.RUNNING)
                 is_ours = mine.update(
                     state=outcome.state,
@@ -150,6 +152,12 @@ class Driver:
                     ended.setdefault(task.batch.id, []).append(outcome)
             for batch, those in sorted(ended.items()):
                 Batch.objects.unscoped().filter(id=batch).update(**outcomes.counted(those))
+
+    def _known(self, answer: _Answer) -> Reply | Exception:
+        task, reply = answer.task, answer.reply
+        if task.may_have_run and isinstance(reply, Reply) and reply.status in _NO_RIGHTS:
+            return kept_reply(task.batch, task.line) or reply
+        return reply
 
     # -- claims -------------------------------------------------------------------------------------------------------
 

@@ -148,6 +148,11 @@ def look(run: UUID) -> Found | None:
     return Found(run, row.restarts, is_stored=row.finished_at is not None)
 
 
+def run_of(tenant: UUID, key: str) -> UUID | None:
+    """Return the run that makes, or made, the answer of a tenant's `key`; None where none does."""
+    return KeptAnswer.objects.unscoped().filter(tenant=tenant, key=key).values_list("run", flat=True).first()
+
+
 def read(run: UUID) -> Stored | None:
     """Return the stored answer of `run`; None where it isn't stored, or not any more."""
     row = KeptAnswer.objects.unscoped().filter(run=run, finished_at__isnull=False).first()

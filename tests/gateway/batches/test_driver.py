@@ -23,6 +23,9 @@ from gateway.batches.sending import NotSentError, Reply, UnknownError, gateway_a
 from gateway.batches.work import Work
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
+from gateway.replay import answers
+from gateway.replay.log import Head
+from gateway.replay.room import LINE
 from gateway.runtime.address import announced
 from gateway.services.batches import cancel_batch, forget_batches
 from gateway.services.files import delete_file, removal
@@ -286,6 +289,37 @@ def test_a_line_whose_answer_was_lost_is_asked_for_whatever_refuses_it_meanwhile
     ended = desk.now(batch)
     assert (ended.status, ended.completed, ended.failed) == ("cancelled", 1, 0)
     assert [request.line.is_over for request in gateways.sent] == [False, False, True]
+
+
+@pytest.mark.parametrize("refusal", [401, 403])
+def test_a_line_that_ran_is_answered_though_its_key_may_nothing_any_more(desk, gateways, driver, refusal):
+    """It was charged, and told as refused, where its answer was lost and its key revoked before it was asked for."""
+    batch = begin(desk, 1)
+    gateways.answers["say 0"] = [UnknownError("cut"), refusal, refusal]
+    drive(driver)
+    line, run = BatchLine.objects.get(), uuid7()
+    answers.claim(answers.Claim(desk.world.tenant.id, f"{LINE}{line.id.hex}", b"d"), run, uuid7())
+    make_due()
+    drive(driver)
+    line.refresh_from_db()
+    assert line.state == State.RUNNING, "a gateway makes its answer"
+    body = json.dumps({"said": "0", "usage": {"prompt_tokens": 3}}).encode()
+    assert answers.store(run, answers.Stored(Head(200, (), False), body), {})
+    make_due()
+    end(driver)
+    output, errors = desk.results(batch)
+    assert (custom_ids(output), errors) == (["c0"], [])
+    assert desk.now(batch).input_tokens == 3
+
+
+def test_a_line_that_was_lost_with_its_gateway_ends_as_its_key_does(desk, gateways, driver):
+    batch = begin(desk, 1)
+    gateways.answers["say 0"] = [UnknownError("cut"), 401]
+    drive(driver)
+    make_due()
+    end(driver)
+    output, errors = desk.results(batch)
+    assert (output, [line["response"]["status_code"] for line in errors]) == ([], [401])
 
 
 def test_a_batch_that_was_never_read_in_time_expires(desk):
