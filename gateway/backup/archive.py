@@ -8,7 +8,6 @@ adapters.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import os
@@ -22,12 +21,13 @@ from typing import IO, cast
 
 import msgspec
 
+from gateway.backup.work_folder import place
+
 FORMAT = 3
 OLDEST_FORMAT = 1
 MANIFEST = "manifest.json"
 MOST_MANIFEST = 4 << 20
 FILES, INDEX = "files/", "files.json"
-_WITHOUT_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # vfat's, and those of some network drives
 
 
 class BackupError(Exception):
@@ -87,35 +87,12 @@ def write(
                 _add(tar, INDEX, io.BytesIO(encoded := msgspec.json.encode(index)), len(encoded))
             file.flush()
             os.fsync(file.fileno())
-        _place(draft, target)
+        place(draft, target)
     except FileExistsError as error:
         raise BackupError(f"{target} exists already: choose another name, or give a folder") from error
     except OSError as error:
         raise unwritten(target, error) from error
     return len(index)
-
-
-def _place(draft: Path, target: Path) -> None:
-    """Give the file `draft` the name `target`, which no file may have: a link, unlike a rename, never replaces one.
-
-    Where the file system has no links it is copied, and nothing is left of a copy that fails.
-    """
-    try:
-        target.hardlink_to(draft)
-    except OSError as error:
-        if error.errno not in _WITHOUT_LINKS:
-            raise
-    else:
-        return
-    target.touch(0o600, exist_ok=False)
-    try:
-        with draft.open("rb") as whole, target.open("wb") as copy:
-            shutil.copyfileobj(whole, copy, 1 << 20)
-            copy.flush()
-            os.fsync(copy.fileno())
-    except BaseException:
-        target.unlink()
-        raise
 
 
 def unwritten(target: Path, error: Exception) -> BackupError:

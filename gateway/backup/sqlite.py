@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from gateway.backup.archive import BackupError
-from gateway.backup.work_folder import RESTORE, work_folder
+from gateway.backup.work_folder import RESTORE, place, work_folder
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
@@ -73,7 +73,7 @@ def restore(dumped: Path, database: Path) -> Path | None:
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         if former is not None:
-            former.hardlink_to(database)  # unlike a rename, it leaves no moment without a database
+            place(database, former)  # unlike a rename, it leaves no moment without a database
         draft.rename(database)
     _sync_folder(database.parent)
     return former

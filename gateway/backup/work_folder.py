@@ -1,7 +1,10 @@
-"""Folders in which a backup or a restore is made: they hold every secret and the database, so they don't outlive it."""
+"""Folders in which a backup or a restore is made, and how what was made leaves them: they hold every secret and the
+database, so they don't outlive it.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -13,6 +16,7 @@ from pathlib import Path
 FORGOTTEN_SECONDS = 86_400.0
 """Age at which one was surely left by a process that was killed: what works in it writes all the time."""
 BACKUP, RESTORE = ".sluice-backup-", ".sluice-restore-"
+_WITHOUT_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # vfat's, and those of some network drives
 _EARLIER = ".sluice-*.tar.gz.*"  # where releases up to 0.1 wrote their archives
 
 
@@ -24,6 +28,29 @@ def work_folder(place: Path, prefix: str) -> Iterator[Path]:
             shutil.rmtree(left) if left.is_dir() else left.unlink()
     with tempfile.TemporaryDirectory(prefix=prefix, dir=place) as name:
         yield Path(name)
+
+
+def place(draft: Path, target: Path) -> None:
+    """Give the file `draft` the name `target`, which no file may have: a link, unlike a rename, never replaces one.
+
+    Where the file system has no links it is copied, and nothing is left of a copy that fails.
+    """
+    try:
+        target.hardlink_to(draft)
+    except OSError as error:
+        if error.errno not in _WITHOUT_LINKS:
+            raise
+    else:
+        return
+    target.touch(0o600, exist_ok=False)
+    try:
+        with draft.open("rb") as whole, target.open("wb") as copy:
+            shutil.copyfileobj(whole, copy, 1 << 20)
+            copy.flush()
+            os.fsync(copy.fileno())
+    except BaseException:
+        target.unlink()
+        raise
 
 
 def _is_forgotten(left: Path) -> bool:

@@ -6,7 +6,9 @@ import errno
 import io
 import os
 import random
+import sqlite3
 import tarfile
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -321,3 +323,15 @@ def test_a_manifest_says_what_is_needed_to_read_it():
     manifest = manifest_of({})
     assert msgspec.json.decode(msgspec.json.encode(manifest), type=Manifest) == manifest
     assert Member(1, "a") != Member(2, "a")
+
+
+@pytest.mark.usefixtures("without_links")
+def test_a_file_system_without_links_keeps_the_former_database(tmp_path):
+    for name in ("dump", "database"):
+        with closing(sqlite3.connect(tmp_path / name)) as made:
+            made.execute(f"CREATE TABLE {name} (id)")
+    before = (tmp_path / "database").read_bytes()
+    former = sqlite.restore(tmp_path / "dump", tmp_path / "database")
+    assert former is not None
+    assert former.read_bytes() == before
+    assert (tmp_path / "database").read_bytes() == (tmp_path / "dump").read_bytes()
