@@ -1,4 +1,4 @@
-"""SLUICE_HOME: its permissions, free space and sockets."""
+"""SLUICE_HOME: its permissions, free space, sockets, and what killed processes leave in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from django.conf import settings
@@ -13,6 +14,8 @@ from django.conf import settings
 from gateway.environment import Environment
 
 LEAST_FREE = 64 * 1024 * 1024
+FORGOTTEN_SECONDS = 86_400.0
+"""Age at which unfinished work was surely left by a process that was killed: who is at it writes all the time."""
 env = Environment()
 
 
@@ -64,3 +67,14 @@ def runtime_directory() -> Path:
 def worker_endpoint(node: str) -> str:
     """Return the ZeroMQ address at which the worker of `node` on this host listens."""
     return f"ipc://{runtime_directory() / node}.sock"
+
+
+def is_forgotten(left: Path) -> bool:
+    """Return whether a file or folder under a temporary name is ours, and nothing in it was written for a day."""
+    try:
+        found = left.lstat()
+        written = [found.st_mtime, *(path.lstat().st_mtime for path in left.rglob("*"))]
+    except FileNotFoundError:  # its process has just removed or renamed it
+        return False
+    is_ours = found.st_uid == os.getuid() and not left.is_symlink()
+    return is_ours and max(written) < time.time() - FORGOTTEN_SECONDS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -15,6 +14,7 @@ from django.conf import settings
 from django.core.files import File
 
 from gateway.files.storage import storage
+from gateway.home import is_forgotten
 from inference.sources.adapters import CONFIG, WEIGHTS
 from routing.models import Adapter
 
@@ -114,17 +114,8 @@ def forget_folders() -> None:
     """Remove this machine's folders of adapters that were withdrawn, and those that killed processes were making."""
     wanted = {identifier.hex for identifier in Adapter.objects.values_list("id", flat=True)}
     for folder in _home().iterdir():
-        if _is_forgotten(folder) if folder.name.startswith(".") else folder.name not in wanted:
+        if is_forgotten(folder) if folder.name.startswith(".") else folder.name not in wanted:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_forgotten(folder: Path) -> bool:
-    """Whether nothing was written there for so long that nobody is at it any more."""
-    try:
-        written = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
-    except FileNotFoundError:  # it has just become an adapter's
-        return False
-    return written < time.time() - FORGOTTEN.total_seconds()
 
 
 def _home() -> Path:

@@ -10,7 +10,8 @@ import pytest
 from django.core.management import call_command
 
 from gateway.backup import service, sqlite
-from gateway.backup.work_folder import BACKUP, FORGOTTEN_SECONDS, RESTORE, work_folder
+from gateway.backup.work_folder import BACKUP, RESTORE, work_folder
+from gateway.home import FORGOTTEN_SECONDS
 
 
 @pytest.fixture(autouse=True)
