@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import os
 import signal
@@ -218,13 +217,6 @@ def running_stack(
             if stack.process is not None:
                 stack.process.kill()
                 stack.process.wait()
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_open() -> Iterator[None]:
-    """Whatever a test leaves open and unreachable is found at its own end, not at a later test's."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-from django.db import connection
 
 from gateway.models import APIKey, Project, Tenant
 from gateway.services import keys
@@ -14,7 +13,6 @@ from tests.gateway.services.race import apart, is_waiting
 pytestmark = [
     pytest.mark.money,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
 ]
 
 
