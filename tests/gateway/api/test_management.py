@@ -1,11 +1,9 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.apps import apps
 from django.test import Client
 from django.utils import timezone
 
@@ -273,13 +271,6 @@ def test_a_key_of_one_project_neither_sees_nor_touches_anothers(acme):
     assert acme.client().get(f"/api/v1/keys/{theirs.id}/").status_code == 200
     with pytest.raises(ServiceError, match="its own project"):
         keys.create_key(tenant=acme.tenant, project=second, name="c", parent=acme.key)
-
-
-def test_old_keys_without_scopes_keep_what_they_could_do(acme):
-    key, _ = keys.create_key(tenant=acme.tenant, project=acme.project, name="old")
-    APIKey.objects.of(acme.tenant).filter(id=key.id).update(scopes=[])
-    import_module("gateway.migrations.0003_explicit_scopes").name_all(apps, None)
-    assert APIKey.objects.of(acme.tenant).get(id=key.id).scopes == ["inference", "management"]
 
 
 def test_a_tenant_has_at_most_so_many_keys_and_invitations(acme, settings):
