@@ -145,3 +145,13 @@ def test_the_page_is_public_and_has_every_operation(document):
     for _, path, operation in operations(document):
         assert path in text
         assert f'id="{operation["operationId"]}"' in text
+
+
+def test_a_management_key_is_named_where_it_reads_keys_alone(document):
+    shown = {
+        (method, path): {name for one in operation["security"] for name in one}
+        for method, path, operation in operations(document)
+        if path.startswith("/api/v1/keys/")
+    }
+    for (method, _), names in shown.items():
+        assert names == {"adminKey", "session"} | ({"managementKey"} if method == "get" else set())
