@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import pytest
 from django.core.cache import cache
@@ -10,7 +11,7 @@ from django.test import Client
 
 from billing.services import cards, plans
 from gateway.models import APIKey, Membership, Project, Tenant, User
-from gateway.services import keys, members, tenants
+from gateway.services import admin_keys, keys, members, tenants
 
 PASSWORD = "kvb3!xq9-plum"
 
@@ -29,6 +30,12 @@ class Party:
     @property
     def bearer(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.secret}"}
+
+    @cached_property
+    def admin_bearer(self) -> dict[str, str]:
+        """An admin key, which makes other keys."""
+        _, secret = admin_keys.create_admin_key(tenant=self.tenant, name="administers", created_by=self.owner)
+        return {"authorization": f"Bearer {secret}"}
 
     def client(self) -> Client:
         """A browser in which the owner is signed in."""

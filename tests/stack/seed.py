@@ -16,6 +16,7 @@ from django.utils import timezone  # noqa: E402
 from billing.models import Plan  # noqa: E402
 from billing.services import cards, plans, wallets  # noqa: E402
 from gateway.models import Project, Tenant  # noqa: E402
+from gateway.services.admin_keys import create_admin_key  # noqa: E402
 from gateway.services.keys import create_key  # noqa: E402
 from routing.services.catalogue import add_model  # noqa: E402
 from routing.services.defaults import ensure_default_routes  # noqa: E402
@@ -45,7 +46,8 @@ def main() -> None:
         wallets.open_wallet(tenant_id=tenant.id)
         plans.subscribe(tenant_id=tenant.id, plan_slug=slug, at=timezone.now())
         _, secret = create_key(tenant=tenant, project=project, name="stack", scopes=["inference", "management"])
-        tenants[slug] = {"id": str(tenant.id), "key": secret}
+        _, admin = create_admin_key(tenant=tenant, name="stack")
+        tenants[slug] = {"id": str(tenant.id), "key": secret, "admin_key": admin}
     print(json.dumps(tenants))
 
 

@@ -145,7 +145,7 @@ def until_refused(client):
 
 
 def test_a_key_made_and_revoked_through_the_api_opens_and_shuts_at_once(stack, client_of):
-    operator = stack.tenants["business"]["key"]
+    operator = stack.tenants["business"]["admin_key"]
     made = manage(stack, operator, "keys/", {"name": "short-lived"})
     client = client_of(made["secret"])
     assert client.chat.completions.create(model="fake-chat", messages=PROMPT, max_tokens=1).usage.completion_tokens == 1
