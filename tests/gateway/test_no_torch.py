@@ -1,4 +1,4 @@
-"""No web process loads the engine's libraries: what Django and the data plane import, looked at in a fresh process."""
+"""Web processes and jobs load neither the engine's libraries nor Celery: what each imports, in a fresh process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ["torch", "transformers", "safetensors", "numpy"]
+HEAVY = ["torch", "transformers", "safetensors", "numpy", "celery", "kombu"]
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ HEAVY = ["torch", "transformers", "safetensors", "numpy"]
         ),
     ],
 )
-def test_no_web_process_imports_the_engine(imports):
+def test_no_process_imports_the_engine_or_celery(imports):
     look = f"import os; os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'gateway.settings'); {imports}; import sys; "
     look += f"print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Celery's worker and beat as a process, over files and over Redis: killed, cut off, and nothing lost or done twice."""
+"""The loop of `manage.py jobs`, and Celery's worker and beat: killed, cut off, and nothing lost or done twice."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psycopg
@@ -21,18 +21,27 @@ from tests.stack.conftest import PATIENCE, ROOT, database_of_this_run
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
+LOOP = {"jobs": ["manage.py", "jobs"]}
+CELERY = {
+    "worker": ["-m", "celery", "-A", "gateway", "--quiet", "worker", "--pool", "threads"],
+    "beat": ["-m", "celery", "-A", "gateway", "--quiet", "beat", "--pidfile="],
+}
+
 
 @dataclass
 class Home:
-    """A migrated home, in which `manage.py jobs` runs."""
+    """A migrated home, in which the `programs` do the periodic work."""
 
     folder: Path
     environment: dict[str, str]
-    jobs: subprocess.Popen[str] | None = None
+    programs: dict[str, list[str]]
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    @property
-    def heartbeat(self):
-        return self.folder / "heartbeat"
+    def heartbeats(self):
+        return [self.folder / f"{name}.heartbeat" for name in self.programs]
+
+    def all_live(self):
+        return all(file.exists() for file in self.heartbeats())
 
     def run(self, *command):
         done = subprocess.run(
@@ -42,15 +51,25 @@ class Home:
         return done.stdout
 
     def start(self):
-        self.heartbeat.unlink(missing_ok=True)
-        with (self.folder / "log").open("a") as log:
-            self.jobs = subprocess.Popen(
-                [sys.executable, "manage.py", "jobs"], cwd=ROOT, env=self.environment, stdout=log, stderr=log, text=True
-            )
+        self.running.clear()
+        for file, command in zip(self.heartbeats(), self.programs.values(), strict=True):
+            file.unlink(missing_ok=True)
+            environment = {**self.environment, "SLUICE_HEARTBEAT": str(file)}
+            with (self.folder / "log").open("a") as log:
+                self.running.append(
+                    subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment, stdout=log, stderr=log)
+                )
 
     def kill(self):
-        self.jobs.kill()
-        self.jobs.wait()
+        for process in self.running:
+            process.kill()
+            process.wait()
+
+    def end(self):
+        """Tell them to end, and return their exit codes."""
+        for process in self.running:
+            process.send_signal(signal.SIGTERM)
+        return [process.wait(PATIENCE) for process in self.running]
 
     def said(self):
         return (self.folder / "log").read_text()
@@ -75,24 +94,23 @@ class Home:
     def until(self, is_so):
         """Look until it is so; bounded by the test's timeout."""
         while not is_so():
-            assert self.jobs.poll() is None, self.said()
+            assert all(process.poll() is None for process in self.running), self.said()
             time.sleep(0.01)
 
 
 @contextmanager
-def home_with(variables):
+def home_with(variables, programs):
     with tempfile.TemporaryDirectory(prefix="sluice-jobs-") as name, database_of_this_run(Path(name)) as database:
         folder = Path(name)
         environment = {**os.environ, "SLUICE_HOME": name, "SLUICE_ENV": "test", **database, **variables}
-        environment |= {"SLUICE_HEARTBEAT": str(folder / "heartbeat"), "SLUICE_EMAIL_URL": "consolemail://"}
+        environment["SLUICE_EMAIL_URL"] = "consolemail://"
         environment.pop("DJANGO_SETTINGS_MODULE", None)
-        home = Home(folder, environment)
+        home = Home(folder, environment, programs)
         home.run("manage.py", "migrate", "-v0")
         try:
             yield home
         finally:
-            if home.jobs is not None and home.jobs.poll() is None:
-                home.kill()
+            home.kill()
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +120,14 @@ def redis():
     server.stop()
 
 
-@pytest.fixture(params=["files", "redis"])
+@pytest.fixture(params=["loop", "celery"])
 def home(request):
-    variables = {"REDIS_URL": request.getfixturevalue("redis").url} if request.param == "redis" else {}
-    with home_with(variables) as made:
-        yield made
+    if request.param == "loop":
+        with home_with({"REDIS_URL": ""}, LOOP) as made:
+            yield made
+    else:
+        with home_with({"REDIS_URL": request.getfixturevalue("redis").url}, CELERY) as made:
+            yield made
 
 
 def test_it_does_its_work_and_ends_when_it_is_told(home):
@@ -114,9 +135,8 @@ def test_it_does_its_work_and_ends_when_it_is_told(home):
     home.start()
     home.until(lambda: "the only text of this mail" in home.said())
     home.until(lambda: home.rollups() == (100, 0))
-    home.until(home.heartbeat.exists)
-    home.jobs.send_signal(signal.SIGTERM)
-    assert home.jobs.wait(PATIENCE) == 0, home.said()
+    home.until(home.all_live)
+    assert set(home.end()) == {0}, home.said()
     assert "Traceback" not in home.said()
 
 
@@ -138,13 +158,12 @@ def test_killed_in_the_middle_it_loses_nothing_and_does_nothing_twice(home):
 
 
 def test_it_goes_on_when_redis_was_away(redis):
-    with home_with({"REDIS_URL": redis.url}) as home:
+    with home_with({"REDIS_URL": redis.url}, CELERY) as home:
         home.start()
-        home.until(home.heartbeat.exists)
+        home.until(home.all_live)
         redis.kill()
-        home.until(lambda: "can't be sent" in home.said())
+        home.until(lambda: "Cannot connect to redis" in home.said())
         redis.start_again()
         home.run("-m", "tests.stack.programs.periodic", "10")
         home.until(lambda: home.rollups() == (10, 0))
-        home.jobs.send_signal(signal.SIGTERM)
-        assert home.jobs.wait(PATIENCE) == 0, home.said()
+        assert set(home.end()) == {0}, home.said()

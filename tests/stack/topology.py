@@ -1,6 +1,6 @@
 """Sluice past one machine, as processes on loopback.
 
-PostgreSQL, Redis, `serve` with two gateways (and a worker, Celery and beat of its own), a second worker as a node over
+PostgreSQL, Redis, `serve` with two gateways (and a worker and the jobs' loop), a second worker as a node over
 tcp with keys, a Celery worker and a beat beside them, and a scripted foreign server.
 """
 
@@ -185,7 +185,7 @@ def _spread(topology: Topology) -> None:
         ("upstream", upstream, stack.environment),
         (NODE, [sys.executable, "manage.py", "worker", "--node", NODE], far),
         ("celery", [*celery, "worker", "--concurrency", "1", "--pool", "solo"], stack.environment),
-        ("beat", [*celery, "beat", "--schedule", str(far_home / "beat")], stack.environment),
+        ("beat", [*celery, "beat", "--pidfile="], stack.environment),
     ):
         topology.beside[name] = Process(command, environment, far_home / f"{name}.log")
         topology.beside[name].start()
