@@ -81,6 +81,10 @@ INSTALLED_APPS = [
     "billing",
     "routing",
 ]
+# Whether what chats ask for is read, by the optional package desk/ where it is there.
+SLUICE_DESK = env.switch("SLUICE_DESK", (BASE_DIR / "desk").is_dir())
+if SLUICE_DESK:
+    INSTALLED_APPS.append("desk")
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

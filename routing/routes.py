@@ -10,10 +10,11 @@ from routing.choice import Draw, Option
 from routing.conditions import meets, tokens_of
 from routing.conversations import Conversation
 from routing.errors import RoutingError
+from routing.hook import CLASSIFY
 from routing.places import BLIND, Places, Replicas, candidate
 from routing.prefix import Digest
 from routing.targets import Beyond, Picked, Targets
-from routing.tasks import CLASSIFY, find_task, is_automatic
+from routing.tasks import find_task, is_automatic
 from routing.types import Price, Route, RouteQuery, Signal
 
 

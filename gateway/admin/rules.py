@@ -27,6 +27,7 @@ from gateway.runtime.live import live_of
 from routing.catalogue import ceiling_of
 from routing.ceilings import told
 from routing.errors import RoutingError
+from routing.hook import CLASSIFY, EXTRACT
 from routing.models import RouteRule, RouteTarget
 from routing.services.rules import (
     MOST_CHARACTERS,
@@ -35,7 +36,6 @@ from routing.services.rules import (
     InvalidExamplesError,
     checked_examples,
 )
-from routing.tasks import CLASSIFY, EXTRACT
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]

@@ -1,5 +1,5 @@
 """The models of the first run: two from the Python packages that contain them, which aren't imported, and the support
-desk's two specialists, which are small changes of those and lie beside this file.
+desk's two specialists, which are small changes of those.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DESK = "sluice-desk"
 """The adapter of CHAT that labels tickets and takes fields out of them."""
 DESK_LABELS = "sluice-desk-labels"
 """The classifier of tickets, made of EMBEDDING."""
-DESK_FOLDER = Path(__file__).with_name("desk")
+DESK_FOLDER = Path(__file__).parents[2] / "desk/specialists"
 DESK_FILES = {
     DESK: ("fields", ("adapter_config.json", "adapter_model.safetensors")),
     DESK_LABELS: ("labels", ("label_head.json", "label_head.safetensors")),

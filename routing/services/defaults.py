@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 
 from django.db import transaction
 
+from routing.hook import CLASSIFY
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services import task_examples
-from routing.tasks import CLASSIFY
 
 _GENERAL = "general chat"
 DEFAULT_RULES = (  # name, priority, task, kind of its target

@@ -17,6 +17,7 @@ from gateway.generation.labelling import why_unlabelled
 from inference.errors import InvalidRequestError
 from inference.tools import Function, Tools
 from inference.types import Delta, Guidance, GuidanceKind, Kind, SamplingParams, Usage
+from routing import hook
 from routing.catalogue import RuleEntry
 from routing.types import Comparison, Similarity
 from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
@@ -125,7 +126,8 @@ def test_a_model_that_generates_and_classifies_generates():
     both = replace(FAKE, kinds=frozenset({Kind.CHAT, Kind.CLASSIFICATION}))
     assert not both.answers_labels
     assert both.serves("chat")
-    assert why_unlabelled(make_intent(prompt=TICKET)) == ""
+    intent = make_intent(prompt=TICKET)
+    assert why_unlabelled(intent, hook.read(intent.messages, hook.CLASSIFY)) == ""
 
 
 # -- rules that hold answers ------------------------------------------------------------------------------------------
@@ -173,8 +175,7 @@ async def asked_of_specialist(prompt, monkeypatch, **fields):
 
 
 async def _compared(examples, query, catalogue, texts, asker):
-    asked = choosing.instruction_in(texts.system, texts.user)
-    return msgspec.structs.replace(query, instruction=asked, compared=NEAR)
+    return msgspec.structs.replace(query, instruction=hook.read(texts.messages), compared=NEAR)
 
 
 BY = {
