@@ -196,7 +196,7 @@ class _Decision:
             matched=option.matched,
             candidates=(*dict.fromkeys(self.places.candidates), candidate(option)),
             signals=(*self.signals, *self._adapters()),
-            holds_answer=rule.holds_answers if rule is not None else model.name in self.catalogue.specialists,
+            is_specialist=model.name in self.catalogue.specialists,
             goes_on_with=goes_on_with or model.name,
             base="" if model.tenant is None else model.base,
         )

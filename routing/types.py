@@ -141,9 +141,8 @@ class Candidate(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """The chosen deployment and its replica, the rate card that prices it, and how it was chosen.
 
-    `node` is the name of the replica's node, empty for a deployment that has none. `holds_answer` says whether its
-    rule, or for a model asked for by name all rules that give it, have the answer held to the labels that the request
-    names, or to JSON.
+    `node` is the name of the replica's node, empty for a deployment that has none. `is_specialist` says whether the
+    model is one of `Catalogue.specialists`.
     """
 
     model: str
@@ -161,7 +160,7 @@ class Route(msgspec.Struct, frozen=True):
     matched: int = 0  # tokens of the prompt that the replica has probably cached
     candidates: tuple[Candidate, ...] = ()
     signals: tuple[Signal, ...] = ()  # the steps of a decision for ``auto``
-    holds_answer: bool = False
+    is_specialist: bool = False
     goes_on_with: str = ""  # the model that its conversation has from now on
     base: str = ""  # of a tenant's own model, whose name tells whose it is
 

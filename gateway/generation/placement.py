@@ -104,7 +104,7 @@ class Placement:
         self._instructions: dict[str, Instruction | None] = {} if known is None else {known.task: known}
         self.labelling: Labelling | None = None
         self._unlabelled: str | None = None  # why a classifier wouldn't answer, once it was asked
-        self._held_to: Guidance | None = None  # by its rule, or as its model's rules hold it, if its engine can
+        self._held_to: Guidance | None = None  # a specialist's, if its engine can
         self._guidance: Guidance | None = None  # with which it was prepared, though it didn't ask for any
         self.route = self._routed()
 
@@ -290,7 +290,7 @@ class Placement:
             ) from error
         is_labelled = self.intent.kind is Kind.CHAT and catalogue.models[chosen.model].answers_labels
         self.labelling = labelling_of(self.intent, self._instruction(CLASSIFY)) if is_labelled else None
-        is_held = chosen.holds_answer and not is_labelled and self.intent.kind is Kind.CHAT
+        is_held = chosen.is_specialist and not is_labelled and self.intent.kind is Kind.CHAT
         self._held_to = self._held_by(chosen) if is_held else None
         return chosen
 

@@ -55,13 +55,10 @@ def ensure_task_routes(new: Collection[str] = ()) -> None:
         return
     for name, priority, task, examples in TASK_RULES:
         if target := _target(models, task, "chat"):
-            is_held = target.name in _SPECIAL  # it was trained to answer so, and can't answer otherwise
-            fields = {"priority": priority, "task": task, "examples": list(examples), "holds_answers": is_held}
+            fields = {"priority": priority, "task": task, "examples": list(examples)}
             rule, _ = RouteRule.objects.get_or_create(name=name, defaults=fields)
             if target.name in new and rule.task == task and _names(rule) == general:
                 rule.targets.all().delete()
-                rule.holds_answers = True
-                rule.save()
             _aim(rule, target)
 
 
