@@ -85,6 +85,8 @@ INSTALLED_APPS = [
 SLUICE_DESK = env.switch("SLUICE_DESK", (BASE_DIR / "desk").is_dir())
 if SLUICE_DESK:
     INSTALLED_APPS.append("desk")
+# Where the specialists of a first run are described; there need be none.
+SLUICE_SPECIALISTS = BASE_DIR / "desk/specialists"
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
