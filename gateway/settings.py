@@ -80,6 +80,12 @@ INSTALLED_APPS = [
     "billing",
     "routing",
 ]
+# Whether what chats ask for is read, by the optional package desk/ where it is there.
+SLUICE_DESK = env.switch("SLUICE_DESK", (BASE_DIR / "desk").is_dir())
+if SLUICE_DESK:
+    INSTALLED_APPS.append("desk")
+# Where the specialists of a first run are described; there need be none.
+SLUICE_SPECIALISTS = BASE_DIR / "desk/specialists"
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",

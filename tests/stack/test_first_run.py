@@ -28,6 +28,7 @@ import pytest
 
 from inference.sources import first_models as sources
 from tests import first_models
+from tests.first_models import DESK, DESK_LABELS
 from tests.services.postgres import free_port
 from tests.stack.conftest import ROOT, Stack
 from tests.stack.web import ask
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.model]
 
 CHAT, EMBEDDING = "smollm2-135m-instruct", "all-minilm-l6-v2"
 BASES = (sources.CHAT, sources.EMBEDDING)
-SPECIALISTS = {sources.DESK, sources.DESK_LABELS} - sources.missing_specialists(BASES).keys()
+SPECIALISTS = {DESK, DESK_LABELS} - sources.missing_specialists(first_models.SPECIALISTS, BASES).keys()
 QUESTION = "What is the capital of France?"
 
 
@@ -288,15 +289,15 @@ def test_tickets_go_to_the_specialists(running, client):
         assert_charged(running, client, before, answer.usage, answer.model)
         return answer.model, answer.choices[0].message.content
 
-    body = {"model": sources.DESK_LABELS, "input": ticket, "labels": labels[:-1]}
+    body = {"model": DESK_LABELS, "input": ticket, "labels": labels[:-1]}
     classified = client.post("/classify", body=body, cast_to=object)["data"][0]["label"]
-    assert asked(sources.DESK_LABELS, question) == (sources.DESK_LABELS, classified)
-    for model in ("auto:classify", sources.DESK):
+    assert asked(DESK_LABELS, question) == (DESK_LABELS, classified)
+    for model in ("auto:classify", DESK):
         served, label = asked(model, question)
         assert served in SPECIALISTS
         assert label in labels
     served, taken = asked("auto:extract", f"Extract invoice, email, city as JSON. Use null where absent.\n\n{ticket}")
-    assert served == sources.DESK
+    assert served == DESK
     assert isinstance(json.loads(taken), dict)
     assert asked("auto:summarize", ticket)[0] == CHAT
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.generation.named_labels import labels_in, read
-from training.desk import texts
+from desk.named_labels import labels_in, read
+from desk.training import texts
 
 NAMES = ("billing and invoices", "returns", "Account access", "other")
 TICKET = "Hi team,\n\nthe options are: late, lost or stolen (which one?)\n\nThanks"
@@ -73,7 +73,7 @@ def test_text_is_told_from_its_instruction(message, asked):
     ["label ", "one of ,", "label: ", "( labels ", " \n", "- \n", "or ", "label a: b, c? ", "the \t ", "a:\n\n"],
 )
 def test_what_is_made_to_be_slow_is_read_in_steps_that_grow_with_it(piece, monkeypatch):
-    from gateway.generation import named_labels
+    from desk import named_labels
 
     looked = 0
     is_label = named_labels._is_label

@@ -1,6 +1,6 @@
 """Write tickets with their right labels and fields as CSV: what `examples/tickets.csv` was made by.
 
-    python -m training.desk.tickets --count 1000 --seed 1 > examples/tickets.csv
+    python -m desk.training.tickets --count 1000 --seed 1 > examples/tickets.csv
 
 They are of the held-out split, so training has none of their sentences and values, with a seed that isn't the held-out
 file's.
@@ -13,7 +13,7 @@ import csv
 import sys
 from typing import TextIO
 
-from training.desk import corpus
+from desk.training import corpus
 
 FIELDS = ("name", "email", "order", "product", "date", "amount")
 

@@ -1,6 +1,6 @@
 """Train the head that chooses labels, with low-rank pairs in its encoder.
 
-    python -m training.desk.train_labels --model FOLDER --out FOLDER --steps 1500
+    python -m desk.training.train_labels --model FOLDER --out FOLDER --steps 1500
 
 Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. `--rank 0` leaves the
 encoder as it is. `--split fit` leaves out what `dev` is made of, for choices between ways of training.
@@ -22,10 +22,10 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
+from desk.training import corpus, lora
+from desk.training.corpus import Example
+from desk.training.texts import OTHER, Split, labels
 from inference.architectures.label_head import LabelHead
-from training.desk import corpus, lora
-from training.desk.corpus import Example
-from training.desk.texts import OTHER, Split, labels
 
 TARGETS = ("query", "key", "value", "dense")
 LONGEST = 256

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from random import Random
 
-from training.desk.texts import Split, words
+from desk.training.texts import Split, words
 
 MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
 _CURRENCIES = ("{} EUR", "€{}", "${}", "{} USD", "£{}", "{} euros")

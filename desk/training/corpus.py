@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
 
-from training.desk import texts
-from training.desk.fillers import FILLERS
-from training.desk.texts import OTHER, Split
+from desk.training import texts
+from desk.training.fillers import FILLERS
+from desk.training.texts import OTHER, Split
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _MOST_TYPOS = 3

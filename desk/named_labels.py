@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-LONGEST_LABEL = 200
+from routing.hook import LONGEST_LABEL
+
 MOST_WORDS = 6  # of a label: what has more is a sentence
 _MOST_READ = 20_000  # characters of an instruction
 _MOST_TRIED = 4  # words of a sentence behind which a list may begin

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.generation.named_fields import fields_in
+from desk.named_fields import fields_in
+from desk.training import texts
 from routing.services import task_examples
-from training.desk import texts
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from training.desk import corpus
-from training.desk.corpus import Example
-from training.desk.texts import Split
+from desk.training import corpus
+from desk.training.corpus import Example
+from desk.training.texts import Split
 
 BUCKET = 8
 """Batches that are drawn together, so that each has examples of about one length."""

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from benchmarks.desk.questions import WAYS, is_right, request_of
-from training.desk import corpus, texts
+from desk.training import corpus, texts
 
 WAY = {way.slug: way for way in WAYS}
 

@@ -14,14 +14,14 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+from desk.training import corpus, evaluate, lora, train_fields, train_labels
+from desk.training.conversations import batches
 from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.sources.label_head import merge
 from inference.types import GenerationRequest, Kind, SamplingParams
 from tests.inference.text.folders import save_tokenizer
 from tests.inference.tiny import COMMON, save_tiny
-from training.desk import corpus, evaluate, lora, train_fields, train_labels
-from training.desk.conversations import batches
 
 HELD_OUT = "16e89f43bf88e6dac3fcece0de8ab5d3b7c97a8f8799277c4df67a80280148e5"
 
@@ -86,6 +86,7 @@ def fields(chat: Path, out: Path, **changes: Any) -> Namespace:
     return Namespace(**{**given, "rate": 1e-2, "seed": 3, **changes})
 
 
+@pytest.mark.slow
 def test_an_adapter_goes_on_where_it_was_and_is_served(chat, tmp_path, monkeypatch):
     monkeypatch.setattr(train_fields, "SAVED", 1)
     train_fields.train(fields(chat, tmp_path / "whole"))
@@ -108,6 +109,7 @@ def test_an_adapter_goes_on_where_it_was_and_is_served(chat, tmp_path, monkeypat
     assert [end.error for end in ends] == [None]
 
 
+@pytest.mark.slow
 def test_the_adapter_is_the_mean_of_the_ends_that_are_named(chat, tmp_path):
     """Float32 numbers are averaged and then written in bfloat16; going on from an end is the same as passing it."""
     weights = "adapter/adapter_model.safetensors"
@@ -235,7 +237,7 @@ def test_the_held_out_file_is_fixed():
 
 
 def test_dev_and_fit_divide_what_is_trained_on():
-    from training.desk import texts
+    from desk.training import texts
 
     for label in texts.labels():
         fit, dev = set(texts.situations(label, "fit")), set(texts.situations(label, "dev"))

@@ -8,13 +8,11 @@ neither, and who names them without a text to which they could apply may be only
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 
-from gateway.generation.named_labels import labels_in
-from inference.messages import Message
-from routing.tasks import CLASSIFY, EXTRACT
-from routing.types import Instruction
+from desk.named_labels import labels_in
+from routing.hook import CLASSIFY, EXTRACT, Instruction
 
 MOST_READ = 2000  # characters of a paragraph
 _MOST_WORDS = 4  # of a field's name
@@ -63,13 +61,6 @@ def instruction_in(system: str, user: str) -> Instruction | None:
         if _ASKS_LABEL.search(part) and len(labels := labels_in(part)) > 1:
             return Instruction(CLASSIFY, f"its instruction asks for one of {len(labels)} labels that it names")
     return None
-
-
-def said(messages: Sequence[Message]) -> tuple[str, str]:
-    """Return what the system is told, and the last question."""
-    by_role = {message.role: message for message in messages}  # the last of each
-    system, user = ("\n".join(by_role[role].texts) if role in by_role else "" for role in ("system", "user"))
-    return system, user
 
 
 def instructions_of(system: str, user: str) -> Iterator[str]:

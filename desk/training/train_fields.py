@@ -1,6 +1,6 @@
 """Train the adapter that makes a small chat model a specialist for tickets.
 
-    python -m training.desk.train_fields --model FOLDER --out FOLDER --steps 2200 3000
+    python -m desk.training.train_fields --model FOLDER --out FOLDER --steps 2200 3000
 
 Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. On a CPU the processes
 of `--processes` share each batch and add up their gradients, so that no core waits for another within a step. The
@@ -25,8 +25,8 @@ import torch
 from torch import distributed, multiprocessing, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from training.desk import lora
-from training.desk.conversations import Conversation, batches
+from desk.training import lora
+from desk.training.conversations import Conversation, batches
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 RISE, FALL = 20, 0.2

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from training.desk import corpus, fillers, texts
-from training.desk.corpus import Example
-from training.desk.fillers import FILLERS
+from desk.training import corpus, fillers, texts
+from desk.training.corpus import Example
+from desk.training.fillers import FILLERS
 
 COUNT = 1500
 

@@ -6,9 +6,9 @@ import csv
 import io
 from pathlib import Path
 
-from training.desk import texts, tickets
+from desk.training import texts, tickets
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples/tickets.csv"
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples/tickets.csv"
 
 
 def test_the_examples_file_is_what_the_command_writes():

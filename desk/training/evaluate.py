@@ -1,7 +1,7 @@
 """Measure the specialist on the held-out file, through our own engine: labels, and fields as JSON.
 
-    python -m training.desk.evaluate --labels FOLDER
-    python -m training.desk.evaluate --chat FOLDER --adapter FOLDER
+    python -m desk.training.evaluate --labels FOLDER
+    python -m desk.training.evaluate --chat FOLDER --adapter FOLDER
 
 Answers are held by guided decoding to one of the labels, or to a JSON object with the asked fields. The held-out file
 is a seed (`held_out`), and a test knows its digest: nothing is tuned on it. `--split dev` measures the development
@@ -21,12 +21,12 @@ from pathlib import Path
 
 import numpy as np
 
+from desk.training import corpus, texts
+from desk.training.corpus import Example
+from desk.training.texts import OTHER, Split
 from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.types import GenerationRequest, Guidance, GuidanceKind, Kind, SamplingParams
-from training.desk import corpus, texts
-from training.desk.corpus import Example
-from training.desk.texts import OTHER, Split
 
 SEED, COUNT = 2026, 800
 AT_ONCE = 16

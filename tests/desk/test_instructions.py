@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gateway.generation import instructions
-from gateway.generation.instructions import MOST_READ, instruction_in
+from desk import instructions
+from desk.instructions import MOST_READ, instruction_in
 from routing.services.defaults import TASK_RULES
 
 TICKET = "The kettle leaks since Tuesday and nobody answers the phone."
@@ -36,8 +36,8 @@ def test_an_instruction_says_its_task_by_what_it_names(system, user, task, count
     found = instruction_in(system, user)
     assert found is not None
     assert found.task == task
-    assert f" {count} " in found.value
-    assert "kettle" not in found.value
+    assert f" {count} " in found.reason
+    assert "kettle" not in found.reason
 
 
 @pytest.mark.parametrize(
