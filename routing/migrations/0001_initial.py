@@ -34,7 +34,6 @@ class Migration(migrations.Migration):
                 ('max_ttft_ms', models.PositiveIntegerField(blank=True, null=True)),
                 ('ttft_percentile', models.PositiveSmallIntegerField(choices=[(50, 'p50'), (90, 'p90')], default=50)),
                 ('beyond_ceiling', models.CharField(choices=[('refuse', 'refuse the request'), ('nearest', 'take the nearest')], default='refuse', max_length=10)),
-                ('holds_answers', models.BooleanField(db_default=False, default=False)),
                 ('is_active', models.BooleanField(default=True)),
             ],
             options={
