@@ -61,6 +61,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args
     os.environ["SLUICE_ENV"] = "test"
     os.environ.setdefault("SLUICE_TEST_MODELS", f"{home}/first-models")
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read where a kernel is defined; 0 runs them on a GPU
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the processor to others
     early_config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
     os.environ.pop("DATABASE_URL", None)
     if early_config.known_args_namespace.database != "sqlite":

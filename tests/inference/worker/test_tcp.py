@@ -110,7 +110,7 @@ async def test_tcp_without_keys_is_not_even_tried() -> None:
         open_engine(EngineSpec("echo", "worker", "tcp://127.0.0.1:7411"))
 
 
-def test_an_unusable_key_file_is_one_clear_line(far: Far) -> None:
+def test_an_unusable_key_file_is_one_clear_line() -> None:
     second = WorkerProcess(ECHO, endpoint="tcp://127.0.0.1:0", keys="/nowhere")
     try:
         assert second.start().wait() == 2

@@ -24,7 +24,7 @@ async def remote():
             engine = open_engine(spec)
             stack.push_async_callback(engine.close)
             if ready:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while not (await engine.health()).ready:  # noqa: ASYNC110 - nobody tells
                         await asyncio.sleep(0.002)
             return engine, upstream
