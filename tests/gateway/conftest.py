@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from django.core.cache import cache
 from django.test import Client
+from django.utils import timezone
 
 from billing.services import cards, plans
 from gateway.models import APIKey, Membership, Project, Tenant, User
+from gateway.replay.room import ROOM
 from gateway.services import keys, members, tenants
+from tests.rows import again
 
 PASSWORD = "kvb3!xq9-plum"
 
@@ -41,11 +45,18 @@ class Party:
 def _nothing_counted():
     """Let no test be limited by the calls of those before it."""
     cache.clear()
+    ROOM._counts.clear()
 
 
 @pytest.fixture
-def terms(db):
-    """The plans and rate cards that Sluice ships."""
+def terms(db) -> str:
+    """The plans and rate cards that Sluice ships; the day that they were made on."""
+    today = timezone.now().date().isoformat()  # whoever subscribes has paid for the month of that day
+    again(("terms", today), _make_terms)
+    return today
+
+
+def _make_terms() -> None:
     cards.ensure_default_cards()
     plans.ensure_default_plans()
 
@@ -67,9 +78,9 @@ def make_party(slug: str) -> Party:
 
 @pytest.fixture
 def acme(terms) -> Party:
-    return make_party("acme")
+    return again(("acme", terms), partial(make_party, "acme"))
 
 
 @pytest.fixture
 def other(terms) -> Party:
-    return make_party("other")
+    return again(("other", terms), partial(make_party, "other"))
