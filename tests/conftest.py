@@ -18,6 +18,7 @@ from django.db.backends.base.introspection import BaseDatabaseIntrospection
 from django.db.models.signals import post_migrate
 from django.test import TransactionTestCase, override_settings
 from hypothesis import settings
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from billing import triggers
 from tests.services.redis import RedisServer
@@ -35,6 +36,22 @@ def _quick_passwords() -> Any:
     """Hash passwords quickly: a slow hash proves nothing here."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _static_files_found_once() -> Any:
+    """Look for the static files once: each browser of a test has middleware of its own, which did so anew."""
+    find, found = WhiteNoiseMiddleware.add_files_from_finders, {}
+
+    def remember(self: WhiteNoiseMiddleware) -> None:
+        if not found:
+            find(self)
+            found.update(self.files)
+        self.files.update(found)
+
+    WhiteNoiseMiddleware.add_files_from_finders = remember
+    yield
+    WhiteNoiseMiddleware.add_files_from_finders = find
 
 
 @pytest.fixture(autouse=True, scope="session")
