@@ -11,8 +11,10 @@ from django.test import Client
 from django.utils import timezone
 
 from billing.services import cards, plans
+from gateway.batches import intake
 from gateway.models import APIKey, Membership, Project, Tenant, User
 from gateway.replay.room import ROOM
+from gateway.runtime import epoch
 from gateway.services import keys, members, tenants
 from tests.rows import again
 
@@ -41,11 +43,21 @@ class Party:
         return client
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _patience():
+    """Let no gateway take a busy machine for a database that is away; the tests of that have bounds of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(epoch, "STALE_AFTER", 100.0)
+        patch.setattr(epoch, "SILENT_AFTER", 100.0)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _nothing_counted():
-    """Let no test be limited by the calls of those before it."""
+    """Let no test be limited by the calls of those before it: tenants have the same ids in many."""
     cache.clear()
     ROOM._counts.clear()
+    intake._turns.clear()
 
 
 @pytest.fixture

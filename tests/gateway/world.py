@@ -21,6 +21,7 @@ from gateway.services import keys
 from inference.clients.fake import FakeEngine
 from routing.services.catalogue import add_model
 from tests.rows import again
+from tests.waiting import until
 
 RATES = {0: {"input": 10_000_000, "cache_read": 1_000_000, "output": 40_000_000}}
 _numbers = itertools.count()
@@ -99,9 +100,7 @@ def engine_of(runtime, world) -> FakeEngine:
 
 async def settled(runtime):
     """Return when nothing runs any more."""
-    async with asyncio.timeout(10):
-        while runtime._tasks or runtime.live:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
+    await until(lambda: not (runtime._tasks or runtime.live))
 
 
 async def in_database(function, *args, **kwargs):

@@ -57,7 +57,7 @@ async def ask(application, path, headers=()):
         message = await one.receive_output(10)
         if message["type"] == "http.response.body" and not message.get("more_body"):
             break
-    await one.wait(10)
+    await one.wait(120)
 
 
 async def test_the_line_says_who_was_recognised(lines):

@@ -48,7 +48,7 @@ async def refused(call, kind=openai.BadRequestError):
 async def set_storage(world, runtime, storage):
     """Change the tenant's setting, and wait until the gateway knows it."""
     await in_database(Tenant.objects.filter(pk=world.tenant.pk).update, response_storage=storage)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while (await runtime.principals.by_key(world.secret)).response_storage != storage:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
 
@@ -310,7 +310,7 @@ async def test_auto_goes_on_with_the_model_of_the_stored_response_at_any_gateway
 
     async with stage(tmp_path) as (_world, runtime, client):
         await in_database(with_other_model)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while not is_served(runtime.snapshot.catalogue, runtime.engines):
                 await runtime.epoch.next()
                 await runtime.current_snapshot()
