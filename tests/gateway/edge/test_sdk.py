@@ -15,7 +15,7 @@ from openai.lib.responses_websocket import AsyncResponsesWebSocketSession, Respo
 from billing.writer.errors import WriterError
 from billing.writer.operations import Settle
 from gateway.models import APIKey
-from tests.gateway.edge.server import serving, with_runtime
+from tests.gateway.edge.server import sdk, serving, with_runtime
 from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, settled
 from tests.waiting import until
 
@@ -30,7 +30,7 @@ async def stage(tmp_path, **options):
     """A world, its runtime, and a client of its server."""
     world = await in_database(make_world, **{"text": "one two three", **options})
     async with opened(tmp_path) as runtime, serving(with_runtime(runtime)) as place:
-        async with AsyncOpenAI(api_key=world.secret, base_url=f"http://{place}/v1", max_retries=0) as client:
+        async with sdk(world.secret, place) as client:
             client.place = place
             yield world, runtime, client
         await settled(runtime)
