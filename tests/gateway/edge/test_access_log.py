@@ -54,7 +54,7 @@ async def ask(application, path, headers=()):
     one = ApplicationCommunicator(guard.guarded(application), scope)
     await one.send_input({"type": "http.request", "body": b"", "more_body": False})
     while True:
-        message = await one.receive_output(10)
+        message = await one.receive_output(120)
         if message["type"] == "http.response.body" and not message.get("more_body"):
             break
     await one.wait(120)

@@ -239,7 +239,7 @@ async def test_small_head_with_a_body_beyond_the_heads_bound_passes():
 
 
 async def test_head_that_is_never_complete_is_refused():
-    async with a_place(head_seconds=0.05) as place:
+    async with a_place(head_seconds=0.5) as place:
         fresh, used = await place.connected(), await place.connected()
         await used.send(GET)
         await used.answer()
@@ -250,7 +250,7 @@ async def test_head_that_is_never_complete_is_refused():
 
 
 async def test_head_that_trickles_is_refused_all_the_same():
-    async with a_place(head_seconds=0.05) as place:
+    async with a_place(head_seconds=0.5) as place:
         wire = await place.connected()
         await wire.send(b"GET / HTTP/1.1\r\nx: ")
         trickle = asyncio.create_task(trickled(wire))
@@ -266,7 +266,7 @@ async def trickled(wire):
 
 @pytest.mark.parametrize("silence", [b"", b"\r\n"])
 async def test_silent_connections_are_closed(silence):
-    async with a_place(head_seconds=0.05, idle_seconds=0.05) as place:
+    async with a_place(head_seconds=0.5, idle_seconds=0.05) as place:
         wires = [await place.connected() for _ in range(5)]
         for wire in wires:
             await wire.send(silence)
@@ -357,7 +357,7 @@ async def test_announced_body_beyond_the_bound_is_refused_unread(settings):
 @pytest.mark.parametrize("path", [b"/", b"/unread"])
 async def test_upload_without_end_is_cut(settings, monkeypatch, path):
     """Whether or not anybody reads it: only so much of it is taken in."""
-    monkeypatch.setattr(http, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(http, "LINGER_SECONDS", 0.5)
     settings.SLUICE_MAX_BODY_BYTES = 10_000
     async with a_place() as place:
         wire = await place.connected()
@@ -400,7 +400,7 @@ async def test_chunks_that_are_mostly_padding_are_bounded(monkeypatch):
 
 
 async def test_rest_of_a_body_that_was_answered_unread_is_taken_in_only_so_far(monkeypatch):
-    monkeypatch.setattr(http, "LINGER_SECONDS", 0.05)
+    monkeypatch.setattr(http, "LINGER_SECONDS", 0.5)
     async with a_place() as place:
         wire = await place.connected()
         await wire.send(b"POST /unread HTTP/1.1\r\ncontent-length: 1000000000\r\n\r\n")
@@ -422,7 +422,7 @@ async def test_slow_body_is_refused(settings):
 
 
 async def test_rest_of_a_body_that_was_answered_unread_is_not_waited_for():
-    async with a_place(head_seconds=0.05) as place:
+    async with a_place(head_seconds=0.5) as place:
         wire = await place.connected()
         await wire.send(b"POST /unread HTTP/1.1\r\ncontent-length: 100\r\n\r\nx")
         assert (await wire.answer())[0] == 200
@@ -500,7 +500,7 @@ async def test_websocket_keeps_its_place_until_it_ends():
 
 
 async def test_half_a_handshake_is_half_a_head():
-    async with a_place(head_seconds=0.05) as place:
+    async with a_place(head_seconds=0.5) as place:
         wire = await place.connected()
         await wire.send(UPGRADE)
         await wire.refused(408, "request_timeout")
@@ -553,7 +553,7 @@ async def test_websocket_whose_peer_reads_nothing_is_cut():
             while True:
                 await send({"type": "websocket.send", "bytes": b"x" * 65536})
 
-    async with a_place(chatty, write_seconds=0.05) as place:
+    async with a_place(chatty, write_seconds=0.5) as place:
         wire = await place.connected()
         await wire.send(UPGRADE + b"\r\n")
         await wire.reader.readuntil(b"\r\n\r\n")

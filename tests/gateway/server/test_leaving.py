@@ -52,7 +52,7 @@ def listening():
 async def client(listening):
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(
-        f"http://127.0.0.1:{listening.getsockname()[1]}", connector=connector, timeout=aiohttp.ClientTimeout(total=20)
+        f"http://127.0.0.1:{listening.getsockname()[1]}", connector=connector, timeout=aiohttp.ClientTimeout(total=120)
     ) as session:
         yield session
 
