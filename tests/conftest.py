@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 from django.test import TransactionTestCase, override_settings
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pytest_django.plugin import blocking_manager_key
+from whitenoise.middleware import WhiteNoiseMiddleware
 
 from tests.databases import Databases, database_of, databases_of
 from tests.services.redis import RedisServer
 
 # The suite draws the same cases each time, so that it fails for what was changed; `make explore` draws others.
-settings.register_profile("suite", derandomize=True)
-settings.register_profile("explore", derandomize=False, print_blob=True)  # also where CI is set
+# How long a case takes is no verdict: a busy machine takes long for any.
+patient: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("suite", derandomize=True, **patient)
+settings.register_profile("explore", derandomize=False, print_blob=True, **patient)  # also where CI is set
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 
@@ -27,6 +30,22 @@ def _quick_passwords() -> Any:
     """Hash passwords quickly: a slow hash proves nothing here."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _static_files_found_once() -> Any:
+    """Look for the static files once: each browser of a test has middleware of its own, which did so anew."""
+    find, found = WhiteNoiseMiddleware.add_files_from_finders, {}
+
+    def remember(self: WhiteNoiseMiddleware) -> None:
+        if not found:
+            find(self)
+            found.update(self.files)
+        self.files.update(found)
+
+    WhiteNoiseMiddleware.add_files_from_finders = remember
+    yield
+    WhiteNoiseMiddleware.add_files_from_finders = find
 
 
 _DATABASES = pytest.StashKey[Databases]()

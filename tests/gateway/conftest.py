@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import pytest
 from django.core.cache import cache
 from django.test import Client
+from django.utils import timezone
 
 from billing.services import cards, plans
+from gateway.batches import intake
 from gateway.models import APIKey, Membership, Project, Tenant, User
+from gateway.replay.room import ROOM
+from gateway.runtime import epoch
 from gateway.services import admin_keys, keys, members, tenants
+from tests.rows import again
 
 PASSWORD = "kvb3!xq9-plum"
 
@@ -44,15 +49,32 @@ class Party:
         return client
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _patience():
+    """Let no gateway take a busy machine for a database that is away; the tests of that have bounds of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(epoch, "STALE_AFTER", 100.0)
+        patch.setattr(epoch, "SILENT_AFTER", 100.0)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _nothing_counted():
-    """Let no test be limited by the calls of those before it."""
+    """Let no test be limited by the calls of those before it: tenants have the same ids in many."""
     cache.clear()
+    ROOM._counts.clear()
+    intake._turns.clear()
 
 
 @pytest.fixture
-def terms(db):
-    """The plans and rate cards that Sluice ships."""
+def terms(db) -> str:
+    """The plans and rate cards that Sluice ships; the day that they were made on."""
+    today = timezone.now().date().isoformat()  # whoever subscribes has paid for the month of that day
+    again(("terms", today), _make_terms)
+    return today
+
+
+def _make_terms() -> None:
     cards.ensure_default_cards()
     plans.ensure_default_plans()
 
@@ -74,9 +96,9 @@ def make_party(slug: str) -> Party:
 
 @pytest.fixture
 def acme(terms) -> Party:
-    return make_party("acme")
+    return again(("acme", terms), partial(make_party, "acme"))
 
 
 @pytest.fixture
 def other(terms) -> Party:
-    return make_party("other")
+    return again(("other", terms), partial(make_party, "other"))

@@ -29,6 +29,7 @@ from gateway.services.scopes import ALL, expanded
 from inference.messages import Message
 from inference.types import Delta, Kind, SamplingParams
 from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, NodeEntry, ReplicaEntry
+from tests.waiting import until
 
 CARD = CardPrices.build(
     uuid7(),
@@ -196,9 +197,7 @@ class Stand:
 
     async def settled(self):
         """Return when nothing runs any more."""
-        async with asyncio.timeout(5):
-            while self.runtime._tasks or self.runtime.live:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.001)
+        await until(lambda: not (self.runtime._tasks or self.runtime.live))
 
 
 class StandingEpoch(Epoch):

@@ -139,7 +139,7 @@ class Fuzz:
     async def _send(self, method: str, name: str, path: str, headers: dict[str, str], body: bytes) -> None:
         exchange = Exchange(self.app, method.upper(), path, body=body, headers=headers, key=self.key)
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 answer = await exchange.finished()
         except Exception as error:  # noqa: BLE001 - whatever it is, the application let it out
             self.wrong.append(f"{method} {path} {body[:2000]!r} raised {error!r}")
@@ -158,7 +158,7 @@ class Fuzz:
             data = self._frames.broken(made)
             socket.send(data.decode("utf-8", "replace"))
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     events = await socket.until(*ENDS)
             except (TimeoutError, AssertionError) as error:
                 if not socket.task.done():

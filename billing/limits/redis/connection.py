@@ -162,6 +162,14 @@ class RedisConnection:
     async def _connect(self) -> None:
         connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         wire: Wire | None = None
+        writers: list[asyncio.StreamWriter] = []
+
+        async def greeted(made: Any) -> None:
+            # Where this fails redis-py closes the writer, doesn't wait for it, and forgets it.
+            writers.append(made._writer)  # noqa: SLF001
+            await made.on_connect()
+
+        connection.redis_connect_func = greeted
         try:
             async with asyncio.timeout(max(self._patience, CONNECT_SECONDS)) as limit:
                 await connection.connect()
@@ -174,9 +182,11 @@ class RedisConnection:
             # Waited for, since TLS says goodbye first, and the event loop may end right after.
             if wire is not None:
                 await _closed(wire)
-            with contextlib.suppress(TimeoutError, RedisError):
+            with contextlib.suppress(TimeoutError, RedisError, OSError):
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await connection.disconnect()
+                    for writer in writers:
+                        await writer.wait_closed()
             raise
         self._wire = wire
         self._sent_at = self._opened_at = asyncio.get_running_loop().time()

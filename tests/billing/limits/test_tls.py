@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's name
 
 from billing.limits.redis.connection import RedisConnection
 from billing.limits.redis.store import SCRIPTS, RedisRateStore
@@ -95,5 +97,22 @@ async def test_a_connection_that_is_given_up_while_it_opens_is_closed_at_once(gu
     await is_asking.wait()
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)
+    assert [socket.fileno() for socket in sockets] == [-1]
+    await connection.close()
+
+
+async def test_a_connection_that_is_lost_in_its_greeting_is_closed_before_that_is_told(guarded, monkeypatch):
+    """redis-py closes it without waiting, and forgets it: TLS says goodbye in a later turn of the loop."""
+    sockets = []
+
+    async def lost(self, **_):
+        sockets.append(self._writer.get_extra_info("socket"))
+        await self.disconnect(nowait=True)
+        raise ConnectionError("Connection closed by server.")
+
+    monkeypatch.setattr(AbstractConnection, "on_connect_check_health", lost)
+    connection = RedisConnection(address(guarded), SCRIPTS, 5.0)
+    await connection.open()
+    assert not connection.is_up
     assert [socket.fileno() for socket in sockets] == [-1]
     await connection.close()

@@ -10,7 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 from django.db import connections
-from openai import AsyncOpenAI
 
 from billing.models import UsageRecord
 from gateway.batches.driver import Driver
@@ -20,7 +19,7 @@ from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.batches import add_batch, new_batch
 from gateway.services.files import begin_file, finish_file
-from tests.gateway.edge.server import serving, with_runtime
+from tests.gateway.edge.server import sdk, serving, with_runtime
 from tests.gateway.world import in_database, make_world, opened, settled
 
 CHAT = "/v1/chat/completions"
@@ -116,7 +115,7 @@ async def stage(place, settings, **options):
         settings.SLUICE_GATEWAY_URL = f"http://{address}"
 
         def client():
-            return AsyncOpenAI(api_key=world.secret, base_url=f"http://{address}/v1", max_retries=0)
+            return sdk(world.secret, address)
 
         yield SimpleNamespace(world=world, runtime=runtime, desk=Desk(world), client=client)
         await settled(runtime)

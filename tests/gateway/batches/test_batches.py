@@ -26,6 +26,7 @@ from tests.gateway.batches.conftest import CHAT, chat_line, jsonl, make_due, run
 from tests.gateway.edge.client import ask
 from tests.gateway.edge.server import serving, with_runtime
 from tests.gateway.world import assert_books, engine_of, in_database, opened, settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
 
@@ -290,9 +291,7 @@ async def test_a_gateway_that_stops_in_the_middle_costs_nothing_twice(place, set
         await in_database(take_in)
         with closing(Driver(slots=4)) as driver:
             await in_database(driver.step)
-            async with asyncio.timeout(10):
-                while not scene.runtime.live:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.001)
+            await until(lambda: scene.runtime.live)
             await scene.runtime.drain(patience=0)
             await in_database(driver.step)
         await in_database(make_due)

@@ -56,7 +56,7 @@ class Gateways:
             self.going += 1
             self.most = max(self.most, self.going)
         try:
-            assert self.gate.wait(10)
+            assert self.gate.wait(120)
             text = json.loads(request.body)["messages"][0]["content"]
             given = self.answers.get(text, 200)
             if isinstance(given, list):
@@ -375,7 +375,7 @@ def test_a_batch_stays_its_processs_while_a_slow_storage_takes_its_files(desk, g
 
     def slow(file, path):
         is_storing.set()
-        stored.append(renewed.wait(5))
+        stored.append(renewed.wait(120))
         put(file, path)
 
     def noted(work, *statuses):

@@ -52,7 +52,7 @@ def gateway(settings, *connections: Callable[[socket.socket], None]) -> Iterator
     thread = threading.Thread(target=serve)
     thread.start()
     yield
-    thread.join(10)
+    thread.join(120)
     assert not thread.is_alive()
 
 

@@ -15,6 +15,7 @@ from gateway.errors.refusal import Refusal
 from gateway.runtime.hints import Hints
 from tests.billing.limits.contract import SECOND, bucket, lease
 from tests.billing.limits.test_redis import opened
+from tests.waiting import until
 
 
 def now():
@@ -51,15 +52,7 @@ async def turn():
 
 
 async def waits(gateway, count):
-    async with asyncio.timeout(10):
-        while gateway.turns.waiting != count:  # noqa: ASYNC110 - the store's answer is what is awaited
-            await asyncio.sleep(0.001)
-
-
-async def until(is_so):
-    async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110 - another gateway's hint is what is awaited
-            await asyncio.sleep(0.001)
+    await until(lambda: gateway.turns.waiting == count)
 
 
 async def test_lease_that_is_free_is_taken_at_once():

@@ -21,7 +21,7 @@ from tests.gateway.world import in_database, make_world, opened
 async def test_more_calls_than_may_wait_are_refused_and_a_place_is_free_again_afterwards():
     threads = DatabaseThreads(1, most=2)
     go = threading.Event()
-    first, second = (asyncio.ensure_future(threads.run(lambda: go.wait(10))) for _ in range(2))
+    first, second = (asyncio.ensure_future(threads.run(lambda: go.wait(120))) for _ in range(2))
     await asyncio.sleep(0)
     with pytest.raises(DatabaseBusyError) as refused:
         await threads.run(lambda: None)
@@ -39,7 +39,7 @@ async def test_more_calls_than_may_wait_are_refused_and_a_place_is_free_again_af
 async def test_one_tenant_gets_a_quarter_of_the_places():
     threads, go = DatabaseThreads(1, most=8), threading.Event()
     greedy, other = uuid7(), uuid7()
-    waiting = [asyncio.ensure_future(threads.run(lambda: go.wait(10), owner=greedy)) for _ in range(2)]
+    waiting = [asyncio.ensure_future(threads.run(lambda: go.wait(120), owner=greedy)) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(DatabaseBusyError, match="your requests"):
         await threads.run(lambda: None, owner=greedy)
@@ -64,11 +64,11 @@ async def test_reads_of_one_tenant_leave_places_to_others(path, tmp_path):
         app = with_runtime(runtime)
         before = [(await ask(app, path, method="GET", key=world.secret)).status for world in worlds]
         size = runtime.threads._most // 4
-        waits = [runtime.threads.run(lambda: go.wait(10), owner=worlds[0].tenant.id) for _ in range(size)]
+        waits = [runtime.threads.run(lambda: go.wait(120), owner=worlds[0].tenant.id) for _ in range(size)]
         waiting = [asyncio.ensure_future(wait) for wait in waits]
         await asyncio.sleep(0)
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(120):
                 refused = await ask(app, path, method="GET", key=worlds[0].secret)
             other = asyncio.ensure_future(ask(app, path, method="GET", key=worlds[1].secret))
             await asyncio.sleep(0.01)

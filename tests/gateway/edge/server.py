@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from contextlib import asynccontextmanager
 
 import uvicorn
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from gateway.server.bounds import Bounds, Listener
 from gateway.server.server import configuration
+from tests.waiting import until
+
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # to read the system's certificates is most of a client's making
+
+
+def sdk(key, address):
+    """OpenAI's own client of the server at `address`, which asks once."""
+    http = DefaultAsyncHttpxClient(verify=NO_TLS)
+    return AsyncOpenAI(api_key=key, base_url=f"http://{address}/v1", max_retries=0, http_client=http)
 
 
 @asynccontextmanager
@@ -25,9 +36,8 @@ async def serving(application, *, lifespan="off", listener=None, runtime=None, *
     port.bind(("127.0.0.1", 0))
     task = asyncio.create_task(server.serve([port]))
     try:
-        while not server.started:
-            assert not task.done(), task.result()
-            await asyncio.sleep(0.005)
+        await until(lambda: server.started or task.done())
+        assert not task.done(), task.result()
         yield f"127.0.0.1:{port.getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -54,10 +54,10 @@ async def ask(application, path, headers=()):
     one = ApplicationCommunicator(guard.guarded(application), scope)
     await one.send_input({"type": "http.request", "body": b"", "more_body": False})
     while True:
-        message = await one.receive_output(10)
+        message = await one.receive_output(120)
         if message["type"] == "http.response.body" and not message.get("more_body"):
             break
-    await one.wait(10)
+    await one.wait(120)
 
 
 async def test_the_line_says_who_was_recognised(lines):

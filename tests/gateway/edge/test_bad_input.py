@@ -266,7 +266,7 @@ async def test_bodies_on_their_way_are_bounded_for_each_tenant(app, monkeypatch)
 
 
 async def until(is_so):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while not is_so():  # noqa: ASYNC110 - the application has no event for it
             await asyncio.sleep(0)
 

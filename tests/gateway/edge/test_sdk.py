@@ -15,8 +15,9 @@ from openai.lib.responses_websocket import AsyncResponsesWebSocketSession, Respo
 from billing.writer.errors import WriterError
 from billing.writer.operations import Settle
 from gateway.models import APIKey
-from tests.gateway.edge.server import serving, with_runtime
+from tests.gateway.edge.server import sdk, serving, with_runtime
 from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
 
@@ -29,7 +30,7 @@ async def stage(tmp_path, **options):
     """A world, its runtime, and a client of its server."""
     world = await in_database(make_world, **{"text": "one two three", **options})
     async with opened(tmp_path) as runtime, serving(with_runtime(runtime)) as place:
-        async with AsyncOpenAI(api_key=world.secret, base_url=f"http://{place}/v1", max_retries=0) as client:
+        async with sdk(world.secret, place) as client:
             client.place = place
             yield world, runtime, client
         await settled(runtime)
@@ -369,9 +370,7 @@ def make_other():
 
 async def started(runtime, *, tokens):
     """Return when the one generation that runs has generated so many tokens."""
-    async with asyncio.timeout(10):
-        while not any(live.checkpoint().get("output", 0) >= tokens for live in runtime.live.values()):  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: any(live.checkpoint().get("output", 0) >= tokens for live in runtime.live.values()))
 
 
 async def test_two_hundred_at_once_are_all_answered_on_the_business_plan(tmp_path):
@@ -380,9 +379,7 @@ async def test_two_hundred_at_once_are_all_answered_on_the_business_plan(tmp_pat
         async with AsyncOpenAI(api_key=world.secret, base_url=client.base_url) as unmodified:
             asked = (unmodified.chat.completions.create(model="fake", messages=HI) for _ in range(200))
             answering = asyncio.gather(*asked)
-            async with asyncio.timeout(60):
-                while runtime.gate.waiting < 200 - 64:  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.01)
+            await until(lambda: runtime.gate.waiting >= 200 - 64)
             engine_of(runtime, world).release()
             answers = await answering
         assert {answer.choices[0].message.content for answer in answers} == {"one two three"}

@@ -49,7 +49,7 @@ async def stand(tmp_path, monkeypatch):
         catalogue = replace(made.runtime.snapshot.catalogue, deployments={"fake": (deployment,)})
         made.runtime.snapshot = replace(made.runtime.snapshot, catalogue=catalogue)
         made.runtime.engines.follow(catalogue.all_deployments())
-        assert await made.runtime.engines.connected(60)
+        assert await made.runtime.engines.connected(300)
         yield made
         await made.runtime.engines.close()
     finally:

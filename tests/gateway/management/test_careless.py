@@ -1,55 +1,105 @@
-"""Commands run in the wrong order, or on what is no database or folder: one line that says what to do, no traceback."""
+"""Commands run in the wrong order, or on what is no database or folder: one line that says what to do, no traceback.
+
+A process is started for each way to fail; each command's own part in it is looked at in this process.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from django.conf import settings as configured
+from django.db import connection
 
-pytestmark = pytest.mark.slow
+import manage
+from gateway.management.commands import serve
 
 ROOT = Path(__file__).resolve().parents[3]
-COMMANDS = ("gateway --port 1", "jobs", "jobs --once", "worker", "sweep", "models list")
+COMMANDS = ("gateway --port 1", "serve --port 1", "jobs", "jobs --once", "worker --node far", "sweep", "models list")
+LASTING = ("serve --port 1", "gateway --port 1", "jobs", "worker --node far")
+NO_FILE = "unable to open database file: start it, or correct DATABASE_URL\n"
+NO_DATABASE = "file is not a database: start it, or correct DATABASE_URL\n"
 
 
 def said(command, code=1, **variables):
-    """What a command that fails prints; it ends with `code` before it serves anything."""
+    """What the process of a command that fails prints; it ends with `code` before it serves anything."""
     given = {**os.environ, "SLUICE_ENV": "test", **variables}
     for name in ("DATABASE_URL", "DJANGO_SETTINGS_MODULE"):
         if name not in variables:
             given.pop(name, None)
     run = [sys.executable, "manage.py", *command.split()]
-    done = subprocess.run(run, cwd=ROOT, env=given, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(run, cwd=ROOT, env=given, capture_output=True, text=True, check=False, timeout=200)
     assert done.returncode == code, done.stdout + done.stderr
     assert not done.stdout
     return done.stderr
 
 
+@pytest.fixture
+def main(monkeypatch, capsys, django_db_blocker):
+    """Return a function that runs a command here, as `manage.py` does, on the database at a path; it returns the code
+    of its end and what it prints.
+    """
+    monkeypatch.setattr(serve, "configure_logs", lambda: None)
+
+    def run(command, database):
+        monkeypatch.setitem(configured.DATABASES["default"], "NAME", str(database))
+        monkeypatch.setattr(sys, "argv", ["manage.py", *command.split()])
+        with django_db_blocker.unblock(), pytest.raises(SystemExit) as ended:
+            connection.close()
+            manage.main()
+        out, error = capsys.readouterr()
+        assert not out
+        return ended.value.code, error
+
+    return run
+
+
 def test_before_setup(tmp_path):
-    with ThreadPoolExecutor(2) as threads:
-        lines = list(threads.map(lambda command: said(command, SLUICE_HOME=str(tmp_path)), COMMANDS))
-    for command, line in zip(COMMANDS, lines, strict=True):
-        assert line.endswith("migrations not applied: run `manage.py setup`\n"), command
-        assert line.count("\n") == 1, line
+    line = said("models list", SLUICE_HOME=str(tmp_path))
+    assert line.endswith("migrations not applied: run `manage.py setup`\n")
+    assert line.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["gateway --port 1", "migrate"])
-def test_on_a_file_that_is_no_database(tmp_path, command):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_on_a_database_that_is_not_set_up(main, tmp_path, command):
+    code, line = ended(main(command, tmp_path / "sluice.sqlite3"))
+    assert code == 1
+    assert line.endswith("migrations not applied: run `manage.py setup`\n")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "migrate"])
+def test_a_command_on_what_is_no_database(main, tmp_path, command):
     (tmp_path / "sluice.sqlite3").write_text("a letter")
-    line = said(command, SLUICE_HOME=str(tmp_path))
-    assert "file is not a database: start it, or correct DATABASE_URL" in line
-    assert line.count("\n") == 1
+    code, line = ended(main(command, tmp_path / "sluice.sqlite3"))
+    assert code == 1
+    assert line.endswith(NO_DATABASE)
 
 
-@pytest.mark.parametrize("command", ["gateway --port 1", "serve --port 1"])
-def test_on_a_database_in_a_folder_that_is_not_there(tmp_path, command):
-    line = said(command, SLUICE_HOME=str(tmp_path), DATABASE_URL=f"sqlite:///{tmp_path}/none/sluice.sqlite3")
-    assert "unable to open database file: start it, or correct DATABASE_URL" in line
-    assert line.count("\n") == 1
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_on_a_database_in_a_folder_that_is_not_there(main, tmp_path, command):
+    code, line = ended(main(command, tmp_path / "none" / "sluice.sqlite3"))
+    assert code == 1
+    assert line.endswith(NO_FILE)
+
+
+def ended(end):
+    """The code and the one line with which a command ended: the code may be the line, as `sys.exit` takes it."""
+    code, line = end
+    if isinstance(code, str):
+        code, line = 1, f"{line}{code}\n"
+    assert line.count("\n") == 1, line
+    return code, line
+
+
+@pytest.mark.parametrize("command", LASTING)
+def test_a_command_with_settings_that_are_unsafe(main, settings, tmp_path, command):
+    settings.SLUICE_ENV, settings.DEBUG = "production", True
+    code, lines = main(command, tmp_path / "sluice.sqlite3")
+    assert code == os.EX_CONFIG
+    assert "DEBUG is on in production" in lines
 
 
 def test_without_a_home(tmp_path):
@@ -64,24 +114,16 @@ def test_with_a_secret_that_is_not_there(tmp_path):
     assert line.count("\n") == 1
 
 
-LASTING = ("serve --port 1", "gateway --port 1", "jobs", "worker --node far")
-
-
 def test_wrong_settings_are_told_apart_from_what_may_pass(tmp_path):
     """A unit isn't started again after 78; a database that is away or not set up ends with another code."""
     for unit in (ROOT / "deploy/systemd").glob("*.service"):
         if "Restart=always" in (text := unit.read_text()):
             assert "\nRestartPreventExitStatus=78\n" in text, unit.name
     home = {"SLUICE_HOME": str(tmp_path)}
-
-    def wrong(command):
-        unread = said(command, 78, SLUICE_MAX_CONNECTIONS="many", **home)
-        unsafe = said(command, 78, SLUICE_ENV="production", SLUICE_DEBUG="true", **home)
-        away = said(command, DATABASE_URL="postgresql://nobody@127.0.0.1:1/none", **home)
-        return unread, unsafe, away
-
-    with ThreadPoolExecutor(2) as threads:
-        for unread, unsafe, away in threads.map(wrong, LASTING):
-            assert unread.startswith("settings: SLUICE_MAX_CONNECTIONS is 'many'")
-            assert "DEBUG is on in production" in unsafe
-            assert "start it, or correct DATABASE_URL" in away
+    unread = said("serve --port 1", 78, SLUICE_MAX_CONNECTIONS="many", **home)
+    assert unread.startswith("settings: SLUICE_MAX_CONNECTIONS is 'many'")
+    assert "DEBUG is on in production" in said(
+        "gateway --port 1", 78, SLUICE_ENV="production", SLUICE_DEBUG="true", **home
+    )
+    away = said("jobs", DATABASE_URL="postgresql://nobody@127.0.0.1:1/none", **home)
+    assert "start it, or correct DATABASE_URL" in away

@@ -25,6 +25,7 @@ from tests.gateway.edge.client import assert_error
 from tests.gateway.replay.conftest import Bench, chat
 from tests.gateway.stored.test_resumed import CREATE, ENDS, resume
 from tests.gateway.world import assert_books, in_database, make_world, settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -57,8 +58,7 @@ async def test_without_redis_the_end_is_read_from_the_database(gateway, stream):
         first = bench.ask(chat(stream=stream))
         await bench.engine.hanging()
         second = other.ask(chat(stream=stream))
-        while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+        await until(lambda: other.runtime.replays._followers)
         bench.engine.release()
         whole, followed = await first.finished(), await second.finished()
         assert whole.body == followed.body
@@ -117,8 +117,7 @@ async def test_gateway_that_is_lost_is_told_and_the_next_request_runs_anew(gatew
         from tests.gateway.replay.test_lost_gateways import end_leases
 
         second = other.ask(chat())
-        while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+        await until(lambda: other.runtime.replays._followers)
         await in_database(end_leases)
         lost = await second.finished()
         assert (lost.status, lost.json()["error"]["code"]) == (503, "answer_lost")
@@ -227,8 +226,7 @@ async def test_a_response_is_cancelled_where_it_is_gone_on_from_without_its_id(g
         await first.leave()
         second = await Socket(other.app, key=bench.world.secret).opened()
         second.send(resume(begun[0]["response"]["id"]))
-        while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+        await until(lambda: other.runtime.replays._followers)
         second.send({"type": "response.cancel"})
         await cancelled_by(bench)
         assert (await second.until(*ENDS))[-1]["response"]["status"] == "cancelled"
@@ -266,8 +264,7 @@ async def test_nobody_else_cancels_a_response(gateway):
         refused = await other.ask({}, key=None, path=path, secret=stranger.secret).finished()
         assert (refused.status, refused.json()["error"]["code"]) == (404, "response_not_found")
         await second.leave()
-        while other.runtime._tasks - bench.runtime._tasks:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+        await until(lambda: not other.runtime._tasks - bench.runtime._tasks)
         assert await in_database(to_cancel, bench.runtime.incarnation) == []
         bench.engine.release()
         assert (await first.until(*ENDS))[-1]["type"] == "response.completed"
@@ -276,7 +273,7 @@ async def test_nobody_else_cancels_a_response(gateway):
 
 async def cancelled_by(bench):
     """Have the gateway look for what it is to cancel until it has found something."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not await in_database(to_cancel, bench.runtime.incarnation):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
     await cancel_as_asked(bench.runtime)
@@ -304,8 +301,7 @@ async def test_who_read_further_than_the_other_gateway_knows_goes_on_there(gatew
         await first.body_has(b"id: 7\n")
         mirror = other.runtime.replays.mirror = LateMirror(bench.runtime.replays, 3)
         second = other.ask(chat(stream=True), after=7)
-        while not any(one.log.next for one in other.runtime.replays._followers.values()):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+        await until(lambda: any(one.log.next for one in other.runtime.replays._followers.values()))
         mirror.go_on.set()
         bench.engine.release()
         whole, rest = await first.finished(), await second.finished()
@@ -322,8 +318,7 @@ async def test_what_another_gateway_stores_under_a_secret_that_is_unknown_here_i
         first = bench.ask(chat(stream=stream))
         await bench.engine.hanging()
         second = other.ask(chat(stream=stream))
-        while not other.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.001)
+        await until(lambda: other.runtime.replays._followers)
         bench.engine.release()
         assert (await first.finished()).status == 200
         third = other.ask(chat(stream=stream))
@@ -343,8 +338,7 @@ async def test_redis_that_is_flushed_takes_nothing_along(gateway, redis_server):
         async with beside(bench) as third:
             third.runtime.replays.mirror = other.runtime.replays.mirror
             late = third.ask(chat(stream=True))
-            while not third.runtime.replays._followers:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.001)
+            await until(lambda: third.runtime.replays._followers)
             bench.engine.release()
             told = [(await exchange.finished()).body for exchange in (first, second, late)]
         assert told == [told[0]] * 3

@@ -96,7 +96,7 @@ def stuck_in(pool, calls, ready, go):
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
             ready.release()
-            go.wait(10)
+            go.wait(120)
             cursor.execute("SELECT 1")
 
     return [asyncio.ensure_future(pool.run(ask)) for _ in range(calls)]
@@ -104,7 +104,7 @@ def stuck_in(pool, calls, ready, go):
 
 async def until_answered(ask):
     """Return what `ask` does once it does."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             with suppress(Exception):
                 return await ask()

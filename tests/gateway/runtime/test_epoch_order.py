@@ -35,7 +35,7 @@ class Maker(threading.Thread):
                 with connection.cursor() as cursor:
                     cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # what a commit begins with
                 self.drawn.set()
-                self.may_commit.wait(20)
+                self.may_commit.wait(120)
         finally:
             connections.close_all()
 
@@ -63,7 +63,7 @@ def race():
     look()
     told.clear()
     first.start()
-    assert first.drawn.wait(20)
+    assert first.drawn.wait(120)
     second.may_commit.set()
     second.start()
     for _ in range(20_000):
@@ -74,7 +74,7 @@ def race():
     look()
     first.may_commit.set()
     for maker in (first, second):
-        maker.join(20)
+        maker.join(120)
     look()
     return {first.tenant.id, second.tenant.id}, told
 

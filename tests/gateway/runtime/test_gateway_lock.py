@@ -17,6 +17,7 @@ from gateway.runtime import gateway_lock
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError, SessionLock
 from tests.gateway.doubles import collect, make_intent
 from tests.gateway.world import in_database, make_world, opened, principal_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -47,12 +48,6 @@ def test_lock_is_on_the_database_and_not_on_a_way_to_it(tmp_path):
         FileLock.take(link)
     first.release()
     FileLock.take(link).release()
-
-
-async def until(is_so):
-    async with asyncio.timeout(10):
-        while not is_so():  # noqa: ASYNC110 - the lock's own loop is what is waited for
-            await asyncio.sleep(0.005)
 
 
 async def test_gateway_whose_lock_another_one_has_takes_no_requests_until_it_is_its_own_again(tmp_path):

@@ -17,6 +17,7 @@ from gateway.server.bounds import Bounds, Listener
 from gateway.server.server import Server, configuration
 from tests.gateway.edge.server import lifespan_with
 from tests.gateway.edge.world import KEY, make_world
+from tests.waiting import until
 
 
 class Gateway:
@@ -37,9 +38,7 @@ class Gateway:
         await send_json(send, 200, {})
 
     async def up(self):
-        async with asyncio.timeout(10):
-            while not self.server.started:  # noqa: ASYNC110 - uvicorn tells nobody
-                await asyncio.sleep(0.005)
+        await until(lambda: self.server.started)
         return self
 
 
@@ -53,7 +52,7 @@ def listening():
 async def client(listening):
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(
-        f"http://127.0.0.1:{listening.getsockname()[1]}", connector=connector, timeout=aiohttp.ClientTimeout(total=20)
+        f"http://127.0.0.1:{listening.getsockname()[1]}", connector=connector, timeout=aiohttp.ClientTimeout(total=120)
     ) as session:
         yield session
 
@@ -70,9 +69,7 @@ async def test_what_runs_ends_and_a_kept_connection_gets_its_last_answer(listeni
     await old.began.wait()
     kept, used = asyncio.create_task(ask(client, "/slow")), old.answered
     old.server.leave()
-    async with asyncio.timeout(10):
-        while not old.server.config.encoded_headers:  # noqa: ASYNC110 - it looks ten times a second
-            await asyncio.sleep(0.01)
+    await until(lambda: old.server.config.encoded_headers)
     old.go_on.set()
     assert (await slow)[0] == 200
     assert (await kept)[0] == 200
@@ -104,9 +101,7 @@ async def test_request_on_a_connection_that_was_idle_is_answered_as_its_last(lis
     writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
     assert b"connection: close" not in (await reader.readuntil(b"{}")).lower()
     old.server.leave()
-    async with asyncio.timeout(10):
-        while not old.server.config.encoded_headers:  # noqa: ASYNC110 - it looks ten times a second
-            await asyncio.sleep(0.01)
+    await until(lambda: old.server.config.encoded_headers)
     writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
     last = await reader.read()
     assert last.startswith(b"HTTP/1.1 200")
@@ -156,13 +151,9 @@ async def stopping(listening, world):
 
     async def stop():
         server.should_exit = True
-        async with asyncio.timeout(10):
-            while not world.runtime.is_leaving:  # noqa: ASYNC110 - it looks ten times a second
-                await asyncio.sleep(0.005)
+        await until(lambda: world.runtime.is_leaving)
 
-    async with asyncio.timeout(10):
-        while not server.started:  # noqa: ASYNC110 - uvicorn tells nobody
-            await asyncio.sleep(0.005)
+    await until(lambda: server.started)
     try:
         yield SimpleNamespace(stop=stop, ended=ended, server=server)
     finally:
@@ -173,9 +164,7 @@ async def stopping(listening, world):
 async def connected(listening, server):
     """A connection that the server has accepted."""
     reader, writer = await asyncio.open_connection(*listening.getsockname())
-    async with asyncio.timeout(10):
-        while not server.server_state.connections:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
+    await until(lambda: server.server_state.connections)
     return reader, writer
 
 
@@ -207,9 +196,7 @@ async def test_queued_request_has_its_turn_in_a_gateway_that_stops(listening, mo
         streams = [await connected(listening, gateway.server) for _ in range(2)]
         for _, writer in streams:
             writer.write(HEAD + ASKED)
-        async with asyncio.timeout(10):
-            while not world.runtime.gate.waiting:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.005)
+        await until(lambda: world.runtime.gate.waiting)
         await gateway.stop()
         world.starting.set()
         answers = [await reader.read() for reader, _ in streams]
@@ -229,9 +216,7 @@ async def test_what_still_runs_or_waits_when_the_grace_is_over_is_refused(listen
         streams = [await connected(listening, gateway.server) for _ in range(2)]
         for _, writer in streams:
             writer.write(HEAD + ASKED)
-        async with asyncio.timeout(10):
-            while not world.runtime.gate.waiting:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.005)
+        await until(lambda: world.runtime.gate.waiting)
         await gateway.stop()
         answers = [await reader.read() for reader, _ in streams]
     assert {answer[:12] for answer in answers} == {b"HTTP/1.1 503"}
@@ -249,9 +234,7 @@ async def test_request_that_is_not_whole_when_the_grace_is_over_is_refused(liste
         reader, writer = await connected(listening, gateway.server)
         [connection] = gateway.server.server_state.connections
         writer.write(began)
-        async with asyncio.timeout(10):
-            while not (connection._is_in_head or connection._is_in_body):  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.005)
+        await until(lambda: connection._is_in_head or connection._is_in_body)
         await gateway.stop()
         answer = await reader.read()
         writer.close()

@@ -44,7 +44,7 @@ def test_two_acceptances_at_once_make_one_user(monkeypatch, same):
 
     monkeypatch.setattr(members, "take_up", slow)
     members.accept_invitation(token=first, password="the first")
-    other.join(20)
+    other.join(120)
     assert [type(error) for error in refused] == [ServiceError], refused
     assert str(refused[0].message) == "Sign in as new@x.example first."
     assert User.objects.get(email="new@x.example").check_password("the first")

@@ -20,6 +20,7 @@ from gateway.stored import rows, runs
 from tests.gateway.edge.test_sdk import COST, stage
 from tests.gateway.stored.test_http import refused
 from tests.gateway.world import assert_books, engine_of, in_database
+from tests.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
 
@@ -33,7 +34,7 @@ def ask(client, **given):
 
 async def ended(client, identifier):
     """The response once it has ended."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while (response := await client.responses.retrieve(identifier)).status not in ENDED:  # noqa: ASYNC110 - by polls
             await asyncio.sleep(0.01)
     return response
@@ -111,8 +112,7 @@ async def test_it_is_cancelled_once(tmp_path):
 async def test_it_is_cancelled_before_it_begins(tmp_path):
     async with stage(tmp_path, hang_at=1) as (world, runtime, client):
         made = await ask(client)
-        while not runtime.live:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+        await until(lambda: runtime.live)
         cancelled = await client.responses.cancel(made.id)
         assert (cancelled.status, cancelled.output) == ("cancelled", [])
         [event] = await read(await client.responses.retrieve(made.id, stream=True, starting_after=1))
@@ -223,8 +223,7 @@ async def test_one_that_we_broke_fails_and_costs_nothing(tmp_path):
 async def test_one_whose_gateway_ended_fails(tmp_path):
     async with stage(tmp_path, hang_at=1) as (_world, runtime, client):
         made = await ask(client)
-        while not runtime.background:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+        await until(lambda: runtime.background)
         past = timezone.now() - timedelta(hours=1)
         await in_database(KeptAnswer.objects.unscoped().update, lease_until=past)  # nobody renews it any more
         await in_database(StoredResponse.objects.unscoped().update, created_at=past)
@@ -286,8 +285,7 @@ async def test_what_is_deleted_keeps_nothing(tmp_path):
     async with stage(tmp_path, hang_at=1) as (world, runtime, client):
         engine = engine_of(runtime, world)
         made = await ask(client)
-        while not runtime.background:  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
+        await until(lambda: runtime.background)
         [run] = runtime.background.values()
         await client.responses.delete(made.id)
         engine.release()

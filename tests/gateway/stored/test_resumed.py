@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from tests.gateway.edge.test_sdk import stage
 from tests.gateway.stored.test_http import set_storage
 from tests.gateway.stored.test_websocket import ENDS
 from tests.gateway.world import assert_books, engine_of, in_database, settled
+from tests.waiting import until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.money]
 
@@ -37,9 +37,7 @@ def resume(identifier, after=None):
 
 async def unread(runtime):
     """Return when nobody reads any log."""
-    async with asyncio.timeout(10):
-        while any(keeper._readers for keeper in runtime.replays._keepers.values()):  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.005)
+    await until(lambda: not any(keeper._readers for keeper in runtime.replays._keepers.values()))
 
 
 def hang_at(engine, number):
