@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.stack.conftest import database_of_this_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +100,7 @@ def running_site() -> Iterator[Site]:
         tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder,
         database_of_this_run(Path(folder)) as database,
     ):
-        port = free_port()
+        port = lease_port()
         environment = {**os.environ, "SLUICE_HOME": folder, "SLUICE_ENV": "test", **database}
         environment["SLUICE_BASE_URL"] = f"http://127.0.0.1:{port}"
         environment.pop("DJANGO_SETTINGS_MODULE", None)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.sources.first_models import CHAT
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.stack.conftest import ROOT, Stack, migrate
 
 
@@ -42,7 +42,7 @@ def serving() -> Iterator[Gateway]:
     """Serve the models of a run until the end of the block; nothing of it is left behind, SIGTERM or not."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sluice-conformance-") as folder:
-        home, port = Path(folder), free_port()
+        home, port = Path(folder), lease_port()
         url = f"http://127.0.0.1:{port}"
         environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", "SLUICE_BASE_URL": url}
         environment |= dict.fromkeys(("SLUICE_API_RATE_CALLER", "SLUICE_API_RATE_ADDRESS"), "1000000/minute")

@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 200.0  # seconds for what comes: machines are slow at times, and each test has a limit of its own
@@ -207,7 +207,7 @@ def running_stack(
         home = Path(folder)
         environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", **database, **(variables or {})}
         environment.pop("DJANGO_SETTINGS_MODULE", None)
-        port = free_port()
+        port = lease_port()
         environment["SLUICE_BASE_URL"] = f"http://127.0.0.1:{port}"
         stack = Stack(home, environment, port, {}, options=options)
         stack.tenants = stack.script("seed", json.dumps(fake_options))

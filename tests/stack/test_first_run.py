@@ -28,7 +28,7 @@ import pytest
 
 from inference.sources import first_models as sources
 from tests import first_models
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.stack.conftest import ROOT, Stack
 from tests.stack.web import ask
 
@@ -56,7 +56,7 @@ def first(home):
     environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "development"}
     for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL"):
         environment.pop(name, None)
-    stack = Stack(home, environment, free_port(), {})
+    stack = Stack(home, environment, lease_port(), {})
     done = manage(stack, "quickstart", "--json", "--port", str(stack.port))
     assert done.returncode == 0, done.stderr
     stack.tenants = {"demo": json.loads(done.stdout)}

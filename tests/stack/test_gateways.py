@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from inference.worker.record import BEGUN, ENDED, kinds_in
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.services.redis import RedisServer
 from tests.stack.conftest import PATIENCE, ROOT, running_stack
 from tests.stack.web import ask
@@ -36,7 +36,7 @@ def redis_server():
 
 @pytest.fixture(scope="module")
 def metrics_port():
-    return free_port(2)
+    return lease_port(2)
 
 
 @pytest.fixture(scope="module")
@@ -289,7 +289,7 @@ def test_a_gateway_without_redis_is_refused_beside_them(two):
     environment = {name: value for name, value in two.environment.items() if name != "REDIS_URL"}
     environment["SLUICE_METRICS_PORT"] = "0"
     done = subprocess.run(
-        [sys.executable, "manage.py", "gateway", "--port", str(free_port())],
+        [sys.executable, "manage.py", "gateway", "--port", str(lease_port())],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -304,7 +304,7 @@ def test_a_gateway_without_redis_is_refused_beside_them(two):
 @contextmanager
 def another_gateway(stack):
     """A gateway on a port of its own beside the two that share one; yields its address."""
-    port = free_port()
+    port = lease_port()
     process = subprocess.Popen(
         [sys.executable, "manage.py", "gateway", "--port", str(port)],
         cwd=ROOT,

@@ -15,7 +15,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.stack.conftest import PATIENCE, ROOT, running_stack
 from tests.stack.web import ask
 
@@ -52,7 +52,7 @@ def far_worker(stack, address):
 @pytest.fixture(scope="module")
 def two():
     """A stack whose model "fake-chat" draws letters slowly, with replicas on "local" and "far"."""
-    address = f"tcp://127.0.0.1:{free_port()}"
+    address = f"tcp://127.0.0.1:{lease_port()}"
     with running_stack(chat={"step_seconds": 0.02, "sampled": True}) as stack:
         stack.manage("nodes", "add", "far", "--address", address)
         stack.manage("shell", "-c", REPLICATE)

@@ -22,7 +22,7 @@ import aiohttp
 import pytest
 
 from gateway.runtime.heartbeat import REPLACES
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.services.proxies import Scripted, caddy, nginx
 from tests.services.redis import RedisServer
 from tests.stack.conftest import PATIENCE, ROOT, running_stack
@@ -87,7 +87,7 @@ def run(address, use):
 
 
 def nobody():
-    return f"127.0.0.1:{free_port()}"
+    return f"127.0.0.1:{lease_port()}"
 
 
 def test_an_event_leaves_before_the_next_one_is_made(proxy):

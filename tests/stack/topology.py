@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.services.redis import RedisServer
 from tests.stack.conftest import PATIENCE, ROOT, Stack, running_stack
 from tests.stack.web import ask
@@ -158,7 +158,7 @@ def running_topology(variables: dict[str, str] | None = None, **fake_options: An
         redis = RedisServer.start()
         parts.callback(redis.stop)
         far_home = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="sluice-far-")))
-        metrics_port, upstream_port = free_port(2), free_port()
+        metrics_port, upstream_port = lease_port(2), lease_port()
         settings = {
             "REDIS_URL": redis.url,
             "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
@@ -176,7 +176,7 @@ def running_topology(variables: dict[str, str] | None = None, **fake_options: An
 def _spread(topology: Topology) -> None:
     """Start what `serve` doesn't start, and have the catalogue know of it."""
     stack, far_home = topology.stack, topology.far_home
-    stack.manage("nodes", "add", NODE, "--address", f"tcp://127.0.0.1:{free_port()}")
+    stack.manage("nodes", "add", NODE, "--address", f"tcp://127.0.0.1:{lease_port()}")
     (stack.home / f"node-{NODE}.key").rename(far_home / f"node-{NODE}.key")
     celery = [sys.executable, "-m", "celery", "-A", "gateway"]
     upstream = [sys.executable, "-m", "tests.stack.programs.upstream", "--port", str(topology.upstream_port)]
