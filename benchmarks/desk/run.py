@@ -40,7 +40,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.desk.questions import ADAPTER, GENERAL, HEAD, WAYS, Way, is_right, request_of  # noqa: E402
 from inference.sources import first_models  # noqa: E402
 from tests.services.ports import lease_port  # noqa: E402
-from tests.stack.conftest import PATIENCE, Stack  # noqa: E402
+from tests.stack.stack import PATIENCE, Stack  # noqa: E402
 from training.desk.corpus import Example  # noqa: E402
 from training.desk.evaluate import COUNT, held_out, kinds  # noqa: E402
 

@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.routing.requests import HELD_OUT, TASKS, Request, requests  # noqa: E402
 from inference.sources import first_models  # noqa: E402
 from tests.services.ports import lease_port  # noqa: E402
-from tests.stack.conftest import Stack  # noqa: E402
+from tests.stack.stack import Stack  # noqa: E402
 
 NONE = "abstained"
 

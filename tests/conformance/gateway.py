@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from inference.sources.first_models import CHAT
 from tests.services.ports import lease_port
-from tests.stack.conftest import ROOT, Stack, migrate
+from tests.stack.stack import ROOT, Stack, environment_of, migrate
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,8 @@ def serving() -> Iterator[Gateway]:
     with tempfile.TemporaryDirectory(prefix="sluice-conformance-") as folder:
         home, port = Path(folder), lease_port()
         url = f"http://127.0.0.1:{port}"
-        environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", "SLUICE_BASE_URL": url}
+        environment = environment_of(home, SLUICE_BASE_URL=url)
         environment |= dict.fromkeys(("SLUICE_API_RATE_CALLER", "SLUICE_API_RATE_ADDRESS"), "1000000/minute")
-        for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL", "REDIS_URL"):
-            environment.pop(name, None)
         migrate(home)
         seed = [sys.executable, "-m", "tests.conformance.seed"]
         told = subprocess.run(seed, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -61,6 +58,4 @@ def serving() -> Iterator[Gateway]:
             try:
                 stack.stop()
             finally:
-                if stack.process is not None:
-                    stack.process.kill()
-                    stack.process.wait()
+                stack.close()
