@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/browser/", "tests/stack/")
+TOGETHER = ("tests/stack/embedded/", "tests/stack/cluster/", "tests/browser/")
 """Folders whose tests share what takes long to start: one worker runs all of a folder, from the start of the run on."""
 
 
@@ -78,7 +78,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     pages take longer than others before they count as hung: machines can be slow.
     """
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (not item.nodeid.startswith(TOGETHER), item.path not in slow_files))
+    processes = ("tests/stack/", "tests/browser/")
+
+    def how_late(item: pytest.Item) -> tuple[bool, bool, bool]:
+        is_shared, has_processes = item.nodeid.startswith(TOGETHER), item.nodeid.startswith(processes)
+        return not is_shared, not has_processes, item.path not in slow_files
+
+    items.sort(key=how_late)
     for item in items:
         is_slow = item.get_closest_marker("stack") or item.get_closest_marker("browser")
         if is_slow and not item.get_closest_marker("timeout"):

@@ -41,8 +41,8 @@ from benchmarks.desk.questions import ADAPTER, GENERAL, HEAD, WAYS, Way, is_righ
 from desk.training.corpus import Example  # noqa: E402
 from desk.training.evaluate import COUNT, held_out, kinds  # noqa: E402
 from inference.sources import first_models  # noqa: E402
-from tests.services.postgres import free_port  # noqa: E402
-from tests.stack.conftest import PATIENCE, Stack  # noqa: E402
+from tests.services.ports import lease_port  # noqa: E402
+from tests.stack.stack import PATIENCE, Stack  # noqa: E402
 
 AT_ONCE = 16
 
@@ -168,7 +168,7 @@ def started(home: Path, options: argparse.Namespace) -> Stack:
     environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "development"}
     for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL", "REDIS_URL"):
         environment.pop(name, None)
-    stack = Stack(home, environment, free_port(), {})
+    stack = Stack(home, environment, lease_port(), {})
     there = json.loads(stack.manage("quickstart", "--json", "--port", str(stack.port)).splitlines()[-1])["models"]
     given = {ADAPTER: (options.adapter, ("--adapter-of", GENERAL)), HEAD: (options.labels, ())}
     for name, (folder, more) in given.items():

@@ -18,10 +18,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from tests.services.postgres import free_port
-from tests.stack.conftest import database_of_this_run
+from tests.services.ports import lease_port
+from tests.stack.stack import ROOT, environment_of, migrated
 
-ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("SLUICE_CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = (
     "--no-sandbox",
@@ -96,16 +95,10 @@ class Site:
 @contextmanager
 def running_site() -> Iterator[Site]:
     """Seed a home and serve it; whatever happens, nothing of it is left."""
-    with (
-        tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder,
-        database_of_this_run(Path(folder)) as database,
-    ):
-        port = free_port()
-        environment = {**os.environ, "SLUICE_HOME": folder, "SLUICE_ENV": "test", **database}
-        environment["SLUICE_BASE_URL"] = f"http://127.0.0.1:{port}"
-        environment.pop("DJANGO_SETTINGS_MODULE", None)
+    with tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder, migrated(Path(folder)):
+        port = lease_port()
+        environment = environment_of(Path(folder), SLUICE_BASE_URL=f"http://127.0.0.1:{port}")
         site = Site(Path(folder), environment, port)
-        site.manage("migrate", "-v0")
         site.links = site.script("seed")
         site.start()
         try:

@@ -16,7 +16,7 @@ from redis.connection import SSLConnection, UnixDomainSocketConnection, parse_ur
 from billing.jobs import Job
 from gateway import celery, tasks
 from gateway.celery import QUEUE, app, broker_url
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.services.redis import RedisServer
 
 ALL = ("~*", "&*")
@@ -27,7 +27,7 @@ USERS = ("--user", "default", "on", "nopass", *ALL, "+ping", "--user", "sluice",
 def guarded():
     """A server with a socket in its folder that lets the user "sluice" in, and others only ask for life."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-redis-", dir="/tmp"))
-    server = RedisServer(folder, free_port(), ("--unixsocket", str(folder / "socket"), *USERS))
+    server = RedisServer(folder, lease_port(), ("--unixsocket", str(folder / "socket"), *USERS))
     server.start_again()
     yield server
     server.stop()

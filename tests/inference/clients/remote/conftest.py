@@ -9,7 +9,7 @@ import pytest
 
 from inference.engine import EngineSpec
 from inference.open import open_engine
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.upstream import Upstream, serving
 
 
@@ -35,4 +35,4 @@ async def remote():
 @pytest.fixture
 def unused_port():
     """A port of this machine at which nobody listens."""
-    return free_port()
+    return lease_port()

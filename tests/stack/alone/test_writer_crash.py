@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.django_db(transa
 
 KILLS = 3
 ACKNOWLEDGED = 150
-PROGRAM = Path(__file__).parent / "programs" / "writer_load.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "writer_load.py"
 
 
 def test_kill_under_load_loses_nothing_that_was_acknowledged():

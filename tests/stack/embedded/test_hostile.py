@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.stack.conftest import PATIENCE
+from tests.stack.stack import PATIENCE
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from tests.services.redis import RedisServer
-from tests.stack.conftest import PATIENCE, ROOT, database_of_this_run
+from tests.stack.stack import PATIENCE, ROOT, Inside, environment_of, migrated
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
@@ -35,6 +32,7 @@ class Home:
     folder: Path
     environment: dict[str, str]
     programs: dict[str, list[str]]
+    inside: Inside
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def heartbeats(self):
@@ -42,13 +40,6 @@ class Home:
 
     def all_live(self):
         return all(file.exists() for file in self.heartbeats())
-
-    def run(self, *command):
-        done = subprocess.run(
-            [sys.executable, *command], cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
     def start(self):
         self.running.clear()
@@ -76,20 +67,7 @@ class Home:
 
     def rollups(self):
         """How many requests the rollups count, and how many events wait."""
-        ask = (
-            "from billing.models import *; from django.db.models import Sum; "
-            "print(UsageRollup.objects.aggregate(n=Sum('requests'))['n'] or 0, OutboxEvent.objects.count())"
-        )
-        return tuple(map(int, self.run("manage.py", "shell", "-v0", "-c", ask).split()))
-
-    def events(self):
-        """How many events wait; asked often, so without a process of its own."""
-        if url := self.environment.get("DATABASE_URL"):
-            database = psycopg.connect(url)
-        else:
-            database = sqlite3.connect(f"file:{self.folder / 'sluice.sqlite3'}?mode=ro", uri=True)
-        with closing(database):
-            return database.execute("SELECT count(*) FROM billing_outboxevent").fetchone()[0]
+        return tuple(self.inside.ask("rolled_up"))
 
     def until(self, is_so):
         """Look until it is so; bounded by the test's timeout."""
@@ -100,16 +78,13 @@ class Home:
 
 @contextmanager
 def home_with(variables, programs):
-    with tempfile.TemporaryDirectory(prefix="sluice-jobs-") as name, database_of_this_run(Path(name)) as database:
-        folder = Path(name)
-        environment = {**os.environ, "SLUICE_HOME": name, "SLUICE_ENV": "test", **database, **variables}
-        environment["SLUICE_EMAIL_URL"] = "consolemail://"
-        environment.pop("DJANGO_SETTINGS_MODULE", None)
-        home = Home(folder, environment, programs)
-        home.run("manage.py", "migrate", "-v0")
+    with tempfile.TemporaryDirectory(prefix="sluice-jobs-") as name, migrated(Path(name)) as database:
+        environment = environment_of(Path(name), SLUICE_EMAIL_URL="consolemail://", **database, **variables)
+        home = Home(Path(name), environment, programs, Inside(environment))
         try:
             yield home
         finally:
+            home.inside.close()
             home.kill()
 
 
@@ -131,7 +106,7 @@ def home(request):
 
 
 def test_it_does_its_work_and_ends_when_it_is_told(home):
-    home.run("-m", "tests.stack.programs.periodic", "100")
+    home.inside.ask("periodic_work", 100)
     home.start()
     home.until(lambda: "the only text of this mail" in home.said())
     home.until(lambda: home.rollups() == (100, 0))
@@ -141,18 +116,18 @@ def test_it_does_its_work_and_ends_when_it_is_told(home):
 
 
 def test_killed_in_the_middle_it_loses_nothing_and_does_nothing_twice(home):
-    home.run("-m", "tests.stack.programs.periodic", "1000")
+    home.inside.ask("periodic_work", 1000)
     waiting = 1000
     for _ in range(3):
         home.start()
-        home.until(lambda: home.events() < waiting)  # noqa: B023 - a chunk was done
+        home.until(lambda: home.rollups()[1] < waiting)  # noqa: B023 - a chunk was done
         home.kill()
         done, waiting = home.rollups()
         assert done + waiting == 1000
         if not waiting:  # it did everything while nobody looked
             break
     home.start()
-    home.until(lambda: home.events() == 0)
+    home.until(lambda: home.rollups()[1] == 0)
     assert home.rollups() == (1000, 0)
     home.until(lambda: "the only text of this mail" in home.said())
 
@@ -164,6 +139,6 @@ def test_it_goes_on_when_redis_was_away(redis):
         redis.kill()
         home.until(lambda: "Cannot connect to redis" in home.said())
         redis.start_again()
-        home.run("-m", "tests.stack.programs.periodic", "10")
+        home.inside.ask("periodic_work", 10)
         home.until(lambda: home.rollups() == (10, 0))
         assert set(home.end()) == {0}, home.said()

@@ -12,8 +12,6 @@ import re
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 import tempfile
 import urllib.error
 import urllib.parse
@@ -29,8 +27,8 @@ import pytest
 from inference.sources import first_models as sources
 from tests import first_models
 from tests.first_models import DESK, DESK_LABELS
-from tests.services.postgres import free_port
-from tests.stack.conftest import ROOT, Stack
+from tests.services.ports import lease_port
+from tests.stack.stack import Stack, environment_of, share_kernels
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.model]
@@ -48,20 +46,21 @@ def home():
     with tempfile.TemporaryDirectory(prefix="sluice-first-") as folder:
         for model in models.values():
             shutil.copytree(model, Path(folder) / "models" / model.name, copy_function=os.link)
+        share_kernels(Path(folder))
         yield Path(folder)
 
 
 @pytest.fixture(scope="module")
 def first(home):
     """A stack that was only set up."""
-    environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "development"}
-    for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL"):
-        environment.pop(name, None)
-    stack = Stack(home, environment, free_port(), {})
-    done = manage(stack, "quickstart", "--json", "--port", str(stack.port))
-    assert done.returncode == 0, done.stderr
-    stack.tenants = {"demo": json.loads(done.stdout)}
-    return stack
+    stack = Stack(home, environment_of(home, SLUICE_ENV="development"), lease_port(), {})
+    try:
+        done = stack.command("quickstart", "--json", "--port", str(stack.port))
+        assert done.returncode == 0, done.stderr
+        stack.tenants = {"demo": json.loads(done.stdout)}
+        yield stack
+    finally:
+        stack.close()
 
 
 @pytest.fixture(scope="module")
@@ -79,12 +78,6 @@ def client(running):
         yield client
 
 
-def manage(stack, *arguments, **environment):
-    command = [sys.executable, "manage.py", *arguments]
-    environment = {**stack.environment, **environment}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=200)
-
-
 # -- set up, looked at, signed in ---------------------------------------------------------------------------------
 
 
@@ -99,32 +92,25 @@ def test_quickstart_prints_one_object_and_keeps_the_key_to_its_owner(first):
 
 
 def test_quickstart_again_keeps_everything_and_mints_another_link(first):
-    again = manage(first, "quickstart", "--json", "--port", str(first.port))
-    facts, before = json.loads(again.stdout), first.tenants["demo"]
+    facts = json.loads(first.manage("quickstart", "--json", "--port", str(first.port)))
+    before = first.tenants["demo"]
     assert facts.pop("sign_in_url") != before["sign_in_url"]
     assert facts == {name: value for name, value in before.items() if name != "sign_in_url"}
-    told = manage(first, "quickstart", "--port", str(first.port)).stdout
+    told = first.manage("quickstart", "--port", str(first.port))
     assert f'-H "Authorization: Bearer {before["api_key"]}"' in told
-    counted = manage(
-        first,
-        "shell",
-        "-v0",
-        "-c",
-        "from billing.models import CreditGrant; from gateway.models import Tenant; "
-        "print(Tenant.objects.count(), CreditGrant.objects.count())",
-    )
-    assert counted.stdout.split() == ["1", "1"]
+    counted = first.script("counts")
+    assert (counted["tenants"], counted["grants"]) == (1, 1)
 
 
 def test_quickstart_refuses_production(first):
-    refused = manage(first, "quickstart", SLUICE_ENV="production")
+    refused = first.command("quickstart", SLUICE_ENV="production")
     assert refused.returncode == 1
     assert "demo credentials" in refused.stderr
     assert "Traceback" not in refused.stderr
 
 
 def test_production_refuses_what_a_first_run_left(first):
-    refused = manage(first, "serve", SLUICE_ENV="production", SLUICE_DEBUG="true")
+    refused = first.command("serve", SLUICE_ENV="production", SLUICE_DEBUG="true")
     assert refused.returncode == 78
     for what in ("DEBUG is on", "SLUICE_SECRET_KEY", "Demo credentials are present"):
         assert what in refused.stderr
@@ -132,14 +118,14 @@ def test_production_refuses_what_a_first_run_left(first):
 
 
 def test_doctor_on_a_fresh_home_and_on_a_broken_database(first, tmp_path):
-    fresh = manage(first, "doctor", SLUICE_HOME=str(tmp_path))
+    fresh = first.command("doctor", SLUICE_HOME=str(tmp_path))
     assert fresh.returncode == 1
     assert "manage.py setup" in fresh.stdout
-    broken = manage(first, "doctor", DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
+    broken = first.command("doctor", DATABASE_URL="postgresql://nobody@127.0.0.1:1/none")
     assert broken.returncode == 1
     assert "MEND  database" in broken.stdout
     assert "refused" in broken.stdout
-    nonsense = manage(first, "doctor", DATABASE_URL="nonsense")
+    nonsense = first.command("doctor", DATABASE_URL="nonsense")
     assert nonsense.returncode == 78
     assert "DATABASE_URL" in nonsense.stderr
     for said in (fresh, broken, nonsense):
@@ -147,20 +133,18 @@ def test_doctor_on_a_fresh_home_and_on_a_broken_database(first, tmp_path):
 
 
 def test_doctor_finds_a_running_stack_well(running):
-    well = manage(running, "doctor", "--base-url", running.base_url)
-    assert well.returncode == 0, well.stdout
-    assert "MEND" not in well.stdout
-    assert f"ok    model {CHAT}" in well.stdout
+    well = running.manage("doctor", "--base-url", running.base_url)
+    assert "MEND" not in well
+    assert f"ok    model {CHAT}" in well
 
 
 def test_quickstart_while_it_serves_disturbs_nothing(running):
     before = [running.pid_of(child) for child in ("gateway", "worker", "jobs")]
-    epoch = ("shell", "-v0", "-c", "from gateway.models import CatalogueEpoch as c; print(c.objects.get().epoch)")
-    counted = manage(running, *epoch).stdout
-    again = json.loads(manage(running, "quickstart", "--json").stdout)
+    counted = running.script("counts")
+    again = json.loads(running.manage("quickstart", "--json"))
     assert again["api_key"] == running.tenants["demo"]["api_key"]
     assert again["base_url"] == running.base_url, "the home knows the port of the server that runs"
-    assert manage(running, *epoch).stdout == counted, "nothing was changed that processes would have to follow"
+    assert running.script("counts") == counted, "nothing was changed that processes would have to follow"
     assert [running.pid_of(child) for child in ("gateway", "worker", "jobs")] == before
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,73 +14,30 @@ import aiohttp
 import pytest
 
 from inference.worker.record import BEGUN, ENDED, kinds_in
-from tests.services.postgres import free_port
-from tests.services.redis import RedisServer
-from tests.stack.conftest import PATIENCE, ROOT, running_stack
+from tests.services.ports import lease_port
+from tests.stack.stack import PATIENCE, ROOT, assert_books_are_right
 from tests.stack.web import ask
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
-STEP = 0.02
 MOST_WORDS = 8000  # 160 s, so that both gateways are replaced before the end on a busy machine too
-WORDS = 500  # 10 s
-
-
-@pytest.fixture(scope="module")
-def redis_server():
-    server = RedisServer.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture(scope="module")
-def metrics_port():
-    return free_port(2)
-
-
-@pytest.fixture(scope="module")
-def two(redis_server, metrics_port):
-    if not os.environ.get("DATABASE_URL"):
-        pytest.skip("several gateways need PostgreSQL")
-    variables = {
-        "REDIS_URL": redis_server.url,
-        "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
-        "SLUICE_METRICS_PORT": str(metrics_port),
-        "SLUICE_DRAIN_SECONDS": "2",
-        "SLUICE_QUEUE_SECONDS": "200",
-    }
-    options = {"step_seconds": STEP, "text": "word " * MOST_WORDS}
-    with running_stack(variables, ("--gateways", "2"), chat=options) as stack:
-        yield stack
-        found = stack.audit()
-        assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
-        assert all(wallet["held"] == 0 <= wallet["posted"] for wallet in found["wallets"].values())
-        assert stack.stop() == 0, "".join(stack.said[-40:])
+WORDS = 250  # 5 s
+REQUESTS = 'sluice_requests_total{endpoint="/v1/chat/completions"'
+ROOM = {"request_limit": 10**6, "request_burst": 10**6, "credit_limit": 10**12, "credit_burst": 10**12}
 
 
 def tenant(stack, slug, **terms):
-    room = {"request_limit": 10**6, "request_burst": 10**6, "credit_limit": 10**12, "credit_burst": 10**12}
-    own = json.dumps({**room, "concurrency": 64, "allowed_models": [], **terms})
-    return stack.script("tenant", json.dumps({slug: 10**9}), own)[slug]["key"]
+    return stack.tenant(slug, **{**ROOM, "concurrency": 64, "allowed_models": [], **terms})["key"]
 
 
 def call(key, **more):
-    body = {"model": "fake-chat", "messages": [{"role": "user", "content": "go on"}], "max_tokens": 4, **more}
+    body = {"model": "long-chat", "messages": [{"role": "user", "content": "go on"}], "max_tokens": 4, **more}
     return {"json": body, "headers": {"Authorization": f"Bearer {key}"}}
 
 
 def session_of(stack, *, keeps=False):
     connector = aiohttp.TCPConnector(limit=0, force_close=not keeps)
     return aiohttp.ClientSession(stack.base_url, connector=connector, timeout=aiohttp.ClientTimeout(total=PATIENCE))
-
-
-def metric(port, name):
-    text = ask(f"http://127.0.0.1:{port}/metrics").text
-    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(name))
-
-
-def counted(metrics_port, name):
-    return [metric(metrics_port + index, name) for index in range(2)]
 
 
 async def burst(stack, key):
@@ -95,14 +51,14 @@ async def burst(stack, key):
         return await asyncio.gather(*(one() for _ in range(60)))
 
 
-def test_burst_is_exactly_what_the_plan_says_and_both_gateways_work(two, metrics_port):
-    key = tenant(two, "bursting", request_limit=12, request_burst=12, request_period_s=36_000)
-
-    answers = asyncio.run(burst(two, key))
+def test_burst_is_exactly_what_the_plan_says_and_both_gateways_work(cluster, stack):
+    key = tenant(stack, "bursting", request_limit=12, request_burst=12, request_period_s=36_000)
+    before = cluster.counted(REQUESTS)
+    answers = asyncio.run(burst(stack, key))
     assert answers.count((200, None)) == 12
     assert answers.count((429, "rate_limit_exceeded")) == 48
-    assert all(count > 0 for count in counted(metrics_port, 'sluice_requests_total{endpoint="/v1/chat/completions"'))
-    assert counted(metrics_port, "sluice_gateways") == [2, 2]
+    assert all(now > then for now, then in zip(cluster.counted(REQUESTS), before, strict=True))
+    cluster.wait_until(lambda: cluster.counted("sluice_gateways") == [2, 2], "a gateway doesn't know of the other")
 
 
 def most_at_once(record, earlier):
@@ -117,13 +73,13 @@ def most_at_once(record, earlier):
     return most
 
 
-def test_concurrency_is_exactly_what_the_plan_says_and_all_get_their_turn(two):
-    key = tenant(two, "crowded", concurrency=3)
-    record = two.home / "worker-local.record"
+def test_concurrency_is_exactly_what_the_plan_says_and_all_get_their_turn(stack):
+    key = tenant(stack, "crowded", concurrency=3)
+    record = stack.records[0]
     earlier = {request for _, request in kinds_in(record)}
 
     async def crowd():
-        async with session_of(two) as session:
+        async with session_of(stack) as session:
 
             async def one():
                 async with session.post("/v1/chat/completions", **call(key, max_tokens=40)) as answer:
@@ -136,10 +92,10 @@ def test_concurrency_is_exactly_what_the_plan_says_and_all_get_their_turn(two):
     assert most_at_once(record, earlier) <= 3
 
 
-def test_rolling_restart_fails_no_request(two):
-    key, before = two.tenants["max"]["key"], set(two.pids_of("gateway"))
+def test_rolling_restart_fails_no_request(stack):
+    key, before = stack.tenants["max"]["key"], set(stack.pids_of("gateway"))
     assert len(before) == 2
-    said = len(two.said)
+    said = len(stack.said)
 
     async def client(session, over):
         seen = []
@@ -151,11 +107,11 @@ def test_rolling_restart_fails_no_request(two):
 
     async def roll():
         over = asyncio.Event()
-        async with session_of(two) as fresh, session_of(two, keeps=True) as kept:
+        async with session_of(stack) as fresh, session_of(stack, keeps=True) as kept:
             clients = [asyncio.create_task(client(session, over)) for session in [fresh, kept] * 6]
-            two.process.send_signal(signal.SIGHUP)
+            stack.process.send_signal(signal.SIGHUP)
             async with asyncio.timeout(PATIENCE):
-                while before & set(two.pids_of("gateway")):
+                while before & set(stack.pids_of("gateway")):
                     await asyncio.sleep(0.1)
                     assert not any(one.done() for one in clients), [one for one in clients if one.done()]
             over.set()
@@ -164,13 +120,13 @@ def test_rolling_restart_fails_no_request(two):
     seen = asyncio.run(roll())
     assert all(seen), "all of them asked all along"
     assert set(chain(*seen)) == {200}
-    assert len(set(two.pids_of("gateway")) - before) == 2
-    assert sum("is replaced" in line for line in two.said[said:]) == 2
+    assert len(set(stack.pids_of("gateway")) - before) == 2
+    assert sum("is replaced" in line for line in stack.said[said:]) == 2
 
 
-def test_stream_and_websocket_of_a_gateway_that_leaves_are_told_to_come_again(two):
-    key = two.tenants["max"]["key"]
-    before = set(two.pids_of("gateway"))
+def test_stream_and_websocket_of_a_gateway_that_leaves_are_told_to_come_again(cluster, stack):
+    key = stack.tenants["max"]["key"]
+    before = set(stack.pids_of("gateway"))
 
     async def streaming(session, began):
         events = []
@@ -190,12 +146,12 @@ def test_stream_and_websocket_of_a_gateway_that_leaves_are_told_to_come_again(tw
 
     async def leave():
         began, rests = asyncio.Event(), asyncio.Event()
-        async with session_of(two) as session:
+        async with session_of(stack) as session:
             stream = asyncio.create_task(streaming(session, began))
             socket = asyncio.create_task(resting(session, rests))
             await began.wait()
             await rests.wait()
-            two.process.send_signal(signal.SIGHUP)
+            stack.process.send_signal(signal.SIGHUP)
             return await asyncio.gather(stream, socket)
 
     events, (said, code) = asyncio.run(leave())
@@ -203,11 +159,8 @@ def test_stream_and_websocket_of_a_gateway_that_leaves_are_told_to_come_again(tw
     assert code == 1012
     assert said[-1]["type"] == "error"
     assert said[-1]["error"]["code"] == "server_draining"
-    asyncio.run(replaced(two, before))
-
-
-async def replaced(stack, before):
-    await until(lambda: not before & set(pids := stack.pids_of("gateway")) and len(pids) == 2)
+    asyncio.run(until(lambda: not before & set(pids := stack.pids_of("gateway")) and len(pids) == 2))
+    assert_books_are_right(cluster.settled())
 
 
 async def until(is_so):
@@ -216,46 +169,46 @@ async def until(is_so):
             await asyncio.sleep(0.05)
 
 
-def test_requests_go_on_without_redis_and_with_it_again(two, redis_server, metrics_port):
-    key = two.tenants["business"]["key"]
-    redis_server.kill()
+def test_requests_go_on_without_redis_and_with_it_again(cluster, stack):
+    key = stack.tenants["business"]["key"]
+    cluster.redis.kill()
     for _ in range(20):
-        assert ask(f"{two.base_url}/v1/chat/completions", call(key)["json"], key=key).status == 200
-    asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [0, 0]))
-    ready = ask(f"http://127.0.0.1:{metrics_port}/readyz")
+        assert ask(f"{stack.base_url}/v1/chat/completions", call(key)["json"], key=key).status == 200
+    asyncio.run(until(lambda: cluster.counted("sluice_limits_shared") == [0, 0]))
+    ready = ask(f"http://127.0.0.1:{cluster.metrics_port}/readyz")
     assert (ready.status, "limits" in ready.json["notes"]) == (200, True)
-    redis_server.start_again()
-    asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [1, 1]))
+    cluster.redis.start_again()
+    asyncio.run(until(lambda: cluster.counted("sluice_limits_shared") == [1, 1]))
 
 
-def test_limits_without_redis_are_off_by_what_is_documented_and_no_more(two, redis_server, metrics_port):
+def test_limits_without_redis_are_off_by_what_is_documented_and_no_more(cluster, stack):
     """Bucket and concurrency of docs/scaling.md: *B* more while Redis is away, another *B* when it comes back empty."""
     room = {"request_limit": 12, "request_burst": 12, "request_period_s": 36_000}
-    key, crowded = tenant(two, "outage", **room), tenant(two, "crowded-outage", concurrency=4)
-    record, charged = two.home / "worker-local.record", len(two.audit()["usage"])
-    assert asyncio.run(burst(two, key)).count((200, None)) == 12
-    redis_server.kill()
-    asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [0, 0]))
-    assert asyncio.run(burst(two, key)).count((200, None)) == 12, "each gateway grants its half"
-    assert asyncio.run(burst(two, key)).count((200, None)) == 0
+    key, crowded = tenant(stack, "outage", **room), tenant(stack, "crowded-outage", concurrency=4)
+    record, charged = stack.records[0], len(cluster.settled()["usage"])
+    assert asyncio.run(burst(stack, key)).count((200, None)) == 12
+    cluster.redis.kill()
+    asyncio.run(until(lambda: cluster.counted("sluice_limits_shared") == [0, 0]))
+    assert asyncio.run(burst(stack, key)).count((200, None)) == 12, "each gateway grants its half"
+    assert asyncio.run(burst(stack, key)).count((200, None)) == 0
     earlier = {request for _, request in kinds_in(record)}
-    answers = asyncio.run(burst(two, crowded))
+    answers = asyncio.run(burst(stack, crowded))
     assert answers == [(200, None)] * 60
     assert most_at_once(record, earlier) <= 4
-    redis_server.start_again()
-    asyncio.run(until(lambda: counted(metrics_port, "sluice_limits_shared") == [1, 1]))
-    assert asyncio.run(burst(two, key)).count((200, None)) == 12, "it came back empty, so its buckets are full"
-    assert asyncio.run(burst(two, key)).count((200, None)) == 0
-    found = two.audit()
+    cluster.redis.start_again()
+    asyncio.run(until(lambda: cluster.counted("sluice_limits_shared") == [1, 1]))
+    assert asyncio.run(burst(stack, key)).count((200, None)) == 12, "it came back empty, so its buckets are full"
+    assert asyncio.run(burst(stack, key)).count((200, None)) == 0
+    found = cluster.settled()
     assert len(found["usage"]) == charged + 3 * 12 + 60
-    assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
+    assert_books_are_right(found)
 
 
-def test_gateway_killed_in_mid_stream_leaves_nothing_held(two):
-    key = two.tenants["free"]["key"]
+def test_gateway_killed_in_mid_stream_leaves_nothing_held(cluster, stack):
+    key = stack.tenants["free"]["key"]
 
     async def streams():
-        async with session_of(two) as session:
+        async with session_of(stack) as session:
             began = asyncio.Event()
 
             async def one():
@@ -274,29 +227,18 @@ def test_gateway_killed_in_mid_stream_leaves_nothing_held(two):
 
             reading = [asyncio.create_task(one()) for _ in range(8)]
             await began.wait()
-            two.kill("gateway")
+            stack.kill("gateway")
             return await asyncio.gather(*reading)
 
     ends = asyncio.run(streams())
     assert set(ends) <= {"cut", "whole"}
-    found = two.audit()
-    assert found["holds"] == 0
-    assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
-    asyncio.run(until(lambda: len(two.pids_of("gateway")) == 2))
+    found = cluster.settled()
+    assert_books_are_right(found)
+    asyncio.run(until(lambda: len(stack.pids_of("gateway")) == 2))
 
 
-def test_a_gateway_without_redis_is_refused_beside_them(two):
-    environment = {name: value for name, value in two.environment.items() if name != "REDIS_URL"}
-    environment["SLUICE_METRICS_PORT"] = "0"
-    done = subprocess.run(
-        [sys.executable, "manage.py", "gateway", "--port", str(free_port())],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+def test_a_gateway_without_redis_is_refused_beside_them(stack):
+    done = stack.command("gateway", "--port", str(lease_port()), REDIS_URL="", SLUICE_METRICS_PORT="0")
     assert done.returncode != 0
     assert "Without REDIS_URL a database takes one gateway" in done.stdout + done.stderr
 
@@ -304,7 +246,7 @@ def test_a_gateway_without_redis_is_refused_beside_them(two):
 @contextmanager
 def another_gateway(stack):
     """A gateway on a port of its own beside the two that share one; yields its address."""
-    port = free_port()
+    port = lease_port()
     process = subprocess.Popen(
         [sys.executable, "manage.py", "gateway", "--port", str(port)],
         cwd=ROOT,
@@ -345,13 +287,13 @@ async def over_websocket(address, key, event, count=None):
     return events
 
 
-def test_a_response_cut_ten_times_goes_on_over_websockets_of_two_gateways(two):
+def test_a_response_cut_ten_times_goes_on_over_websockets_of_two_gateways(cluster, stack):
     """Each socket gets one more event. Those that open and close it are enough for ten cuts, however slow it all is."""
-    made = two.script("tenant", json.dumps({"cut": 10**9}), json.dumps({"resume_s": 120, "allowed_models": []}))["cut"]
-    create = {"type": "response.create", "model": "fake-chat", "input": "go on", "max_output_tokens": 600}
-    with another_gateway(two) as other:
-        gateways = (two.base_url, other)
-        events = asyncio.run(over_websocket(two.base_url, made["key"], {**create, "resumable": True}, 1))
+    made = stack.tenant("cut", resume_s=120, allowed_models=[])
+    create = {"type": "response.create", "model": "long-chat", "input": "go on", "max_output_tokens": 600}
+    with another_gateway(stack) as other:
+        gateways = (stack.base_url, other)
+        events = asyncio.run(over_websocket(stack.base_url, made["key"], {**create, "resumable": True}, 1))
         resume = {"type": "response.resume", "response_id": events[0]["response"]["id"]}
         for cut in range(1, 11):
             event = {**resume, "starting_after": events[-1]["sequence_number"]}
@@ -365,5 +307,5 @@ def test_a_response_cut_ten_times_goes_on_over_websockets_of_two_gateways(two):
     whole, usage = events[-1]["response"]["output"][0]["content"][0]["text"], events[-1]["response"]["usage"]
     assert (told, usage["output_tokens"]) == (whole, 600)
     assert ("word " * MOST_WORDS).startswith(told)
-    wallet = two.audit()["wallets"][made["id"]]
+    wallet = cluster.settled()["wallets"][made["id"]]
     assert wallet == {"posted": 10**9 - usage["credits_micro"], "held": 0}

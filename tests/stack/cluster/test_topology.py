@@ -3,40 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 import pytest
 
 from tests.stack.clients import KINDS, REMOTE_KINDS, mixed_jobs, run_jobs
-from tests.stack.topology import NODE, running_topology
+from tests.stack.stack import assert_books_are_right
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 REQUESTS, CONCURRENCY, SEED = 500, 32, 7
 
 
-@pytest.fixture(scope="module")
-def topology():
-    if not os.environ.get("DATABASE_URL"):
-        pytest.skip("several gateways need PostgreSQL")
-    with running_topology(chat={"step_seconds": 0.001}) as running:
-        yield running
-        assert running.stack.stop() == 0, running.said()[-8000:]
-        assert "Traceback" not in running.said()
+def new(found, before, name):
+    """What was found under the name and wasn't before: other tests' requests, whose processes they killed, are not."""
+    return {request: row for request, row in found[name].items() if request not in before[name]}
 
 
-def test_500_mixed_requests_of_three_tenants_whose_clients_leave(topology):
-    keys = [tenant["key"] for tenant in topology.stack.tenants.values()]
+def test_500_mixed_requests_of_three_tenants_whose_clients_leave(cluster, stack):
+    before, tracebacks = cluster.settled(), cluster.said().count("Traceback")
+    sizes = [path.stat().st_size for path in stack.records]
+    keys = [tenant["key"] for tenant in stack.tenants.values()]
     jobs = mixed_jobs(keys, REQUESTS, SEED, [*KINDS, *REMOTE_KINDS])
-    answers = asyncio.run(run_jobs(topology.stack.base_url, jobs, CONCURRENCY))
+    answers = asyncio.run(run_jobs(stack.base_url, jobs, CONCURRENCY))
     assert {answer.status for answer in answers} == {0, 200}, [one for one in answers if one.status not in {0, 200}][:3]
     assert sum(answer.status == 0 for answer in answers) > 80, "the clients must really leave"
 
-    found = topology.settled()
-    usage, engine, foreign = found["usage"], found["engine"], found["foreign"]
-    assert found["holds"] == 0
-    assert found["usage_sum"] == found["ledger_sum"] == found["recomputed_sum"]
-    assert all(wallet["held"] == 0 <= wallet["posted"] for wallet in found["wallets"].values())
+    found = cluster.settled()
+    assert_books_are_right(found)
+    usage, engine, foreign = (new(found, before, name) for name in ("usage", "engine", "foreign"))
 
     # Our own workers: every request to the token, also of those who left.
     ours = {name: row["classes"] for name, row in usage.items() if row["classes"] and row["model"] != "remote-chat"}
@@ -58,15 +52,12 @@ def test_500_mixed_requests_of_three_tenants_whose_clients_leave(topology):
         assert all(count <= ran.get(name, 0) for name, count in charged.items()), (request, theirs[request], ran)
     agreed = [row for request, row in usage.items() if request not in apart]
     listed = sum(usage[request]["charge"] for request in apart)
-    assert sum(row["engine_charge"] for row in agreed) + listed == found["ledger_sum"]
+    assert sum(row["engine_charge"] for row in agreed) + listed == found["ledger_sum"] - before["ledger_sum"]
     print(f"{len(agreed)} as the engines counted; apart {len(apart)} foreign ones left in the middle, {listed} µcr")
 
     told = sum(answer.credits_micro for answer in answers if answer.status == 200)
-    assert told <= found["usage_sum"]
-    assert all(both_worked(topology).values()), "both workers must have had work"
-    topology.wait_until(lambda: topology.leases() == 0, "a lease is left")
-
-
-def both_worked(topology):
-    homes = {"local": topology.stack.home, NODE: topology.far_home}
-    return {node: (home / f"worker-{node}.record").stat().st_size > 1000 for node, home in homes.items()}
+    assert told <= found["usage_sum"] - before["usage_sum"]
+    for path, size in zip(stack.records, sizes, strict=True):
+        assert path.stat().st_size > size + 1000, "both workers must have had work"
+    cluster.wait_until(lambda: cluster.leases() == 0, "a lease is left")
+    assert cluster.said().count("Traceback") == tracebacks

@@ -1,4 +1,4 @@
-"""A batch through real processes: uploaded at the gateway, run by Celery, answered by the worker."""
+"""A batch through real processes: uploaded at the gateway, run by the jobs, answered by the worker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 import pytest
 from openai import OpenAI
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.slow, pytest.mark.xdist_group("stack")]
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
 def test_the_jobs_run_a_batch_through_the_gateway(stack):

@@ -13,7 +13,6 @@ from tests.gateway.files.test_files import TYPE, form
 from tests.inference.adapting import merge, save_adapter
 from tests.inference.text.folders import save_tokenizer
 from tests.inference.tiny import save_tiny
-from tests.stack.conftest import running_stack
 from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -23,15 +22,8 @@ QUESTION = "the quick brown fox and the end of the text " * 4  # of several bloc
 
 
 @pytest.fixture(scope="module")
-def stack():
-    with running_stack() as running:
-        yield running
-        assert running.stop() == 0, "".join(running.said[-40:])
-
-
-@pytest.fixture(scope="module")
 def tenant(stack):
-    return stack.script("tenant", json.dumps({"adapted": 10**10}), json.dumps({"adapters": 1}))["adapted"]
+    return stack.tenant("adapted", 10**10, adapters=1)
 
 
 @pytest.fixture(scope="module")
