@@ -45,7 +45,7 @@ def broker_url(address: str) -> str:
 
     kombu checks a server's certificate only where it is told to. Other options are for redis-py's own clients.
     """
-    found = parse_url(address)
+    found = parse_url(address)  # type: ignore[no-untyped-call]
     user, password = (quote(found.get(name) or "", safe="") for name in ("username", "password"))
     sign_in = f"{user}:{password}@" if user or password else ""
     database = found.get("db", 0)

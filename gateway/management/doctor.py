@@ -248,7 +248,7 @@ def _served(state: EngineState) -> str:
 def _periodic_work() -> Iterator[Symptom]:
     waits = waits_since()
     if waits is not None and clock.now() - waits > LATE:
-        fix = "run `manage.py jobs`, Celery's worker and beat, or `manage.py jobs --once` by cron (docs/jobs.md)"
+        fix = "run `manage.py jobs` (or `serve`, or Celery), or `manage.py jobs --once` by cron (docs/jobs.md)"
         yield Symptom("periodic work", f"usage of {waits:%Y-%m-%d %H:%M} UTC is not in the sums", fix)
     else:
         yield Symptom("periodic work", "up to date")

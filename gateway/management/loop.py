@@ -62,8 +62,9 @@ class Loop:
                 for name in self._schedule.take(time.monotonic()):
                     pool.submit(self._do, name)
                 with suppress(Empty):
-                    if name := self._news.get(timeout=self._schedule.rest(time.monotonic())):
-                        self._schedule.end(name)
+                    ended = self._news.get(timeout=self._schedule.rest(time.monotonic()))
+                    if ended is not None:
+                        self._schedule.end(ended)
         finally:
             pool.shutdown(cancel_futures=True)
 
