@@ -13,8 +13,6 @@ import pytest
 
 from gateway.management import leash
 
-pytestmark = pytest.mark.slow  # real processes, each a second or more
-
 SCRIPT = """
 import sys
 from gateway.management.processes import ChildSpec
