@@ -20,7 +20,7 @@ from billing.models import CreditGrant, UsageRecord, UsageRollup, Wallet
 from billing.services import credits as credit_services
 from gateway.models import APIKey, Batch, Membership, Project, StoredFile, Tenant
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 
 # Views that belong to no tenant: the operator's admin, people's own accounts, secrets in links, public pages.
 EXEMPT_PREFIXES = ("admin:", "account_", "mfa_", "organization-")  # the last: tests/gateway/api/test_organization.py

@@ -11,8 +11,6 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "log-line.schema.json").read_text())
 

@@ -6,25 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ["torch", "transformers", "safetensors", "numpy", "celery", "kombu"]
 
 
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "import gateway.asgi; from django.urls import get_resolver; get_resolver().url_patterns",
-        (
-            "import django; django.setup(); from gateway.management.commands import serve, gateway; "
-            "from gateway.management.commands import jobs; import gateway.tasks"
-        ),
-    ],
+IMPORTS = (
+    "import gateway.asgi; from django.urls import get_resolver; get_resolver().url_patterns",
+    "from gateway.management.commands import gateway, jobs, serve; import gateway.tasks",
 )
-def test_no_process_imports_the_engine_or_celery(imports):
-    look = f"import os; os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'gateway.settings'); {imports}; import sys; "
-    look += f"print([name for name in {HEAVY} if name in sys.modules])"
+
+
+def test_no_process_imports_the_engine_or_celery():
+    look = "import os, sys; os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'gateway.settings'); "
+    look += f"{'; '.join(IMPORTS)}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "[]"

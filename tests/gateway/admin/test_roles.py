@@ -15,7 +15,7 @@ from billing.models import Wallet
 from gateway.models import APIKey, SignInLink, User
 from gateway.services import roles
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+pytestmark = pytest.mark.django_db
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 

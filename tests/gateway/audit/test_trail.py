@@ -23,7 +23,7 @@ from routing.models import Deployment
 from routing.services.catalogue import add_model, remove_model
 from tests.gateway.conftest import PASSWORD
 
-pytestmark = [pytest.mark.slow, pytest.mark.money, pytest.mark.django_db]
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 
 

@@ -25,7 +25,7 @@ from tests.gateway.edge.server import with_runtime
 from tests.gateway.world import assert_books, in_database, make_world, opened, settled
 from tests.upstream import Plan, Upstream, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(autouse=True)

@@ -121,7 +121,7 @@ def test_wrong_settings_are_told_apart_from_what_may_pass(tmp_path):
             assert "\nRestartPreventExitStatus=78\n" in text, unit.name
     home = {"SLUICE_HOME": str(tmp_path)}
     unread = said("serve --port 1", 78, SLUICE_MAX_CONNECTIONS="many", **home)
-    assert unread.startswith("settings: SLUICE_MAX_CONNECTIONS is 'many'")
+    assert unread == "settings: SLUICE_MAX_CONNECTIONS is 'many': it has to be a whole number from 1 on\n"
     assert "DEBUG is on in production" in said(
         "gateway --port 1", 78, SLUICE_ENV="production", SLUICE_DEBUG="true", **home
     )
