@@ -13,7 +13,6 @@ import sys
 import tempfile
 import termios
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import aiohttp
@@ -54,10 +53,13 @@ def request_of(stack, **more):
     return {"json": body, "headers": {"Authorization": f"Bearer {stack.tenants['max']['key']}"}}
 
 
-def commands(stack, *lines, **environment):
-    """Run commands on the stack's home, all at once, and return them done, whatever their exit status."""
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(lambda line: stack.command(*line, **environment), lines))
+def refusals(stack, *lines):
+    """What commands that must be refused end with and complain of, one after the other: at the same time, one of them
+    could find the home's lock taken by the other.
+    """
+    ends = [stack.script("manage", *line) for line in lines]
+    assert not any("Traceback" in complaint for _, _, complaint in ends)
+    return [(code, complaint) for code, _, complaint in ends]
 
 
 class Terminal:
@@ -126,12 +128,9 @@ def test_a_port_in_use_is_named(home):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        # One after the other: at the same time, one of them could find the home's lock taken by the other.
-        refused = [home.command("serve", "--port", port), home.command("gateway", "--port", port)]
-    assert [done.returncode for done in refused] == [1, 75]
-    for done in refused:
-        assert f"port {port}" in done.stderr
-        assert "Traceback" not in done.stderr
+        refused = refusals(home, ["serve", "--port", port], ["gateway", "--port", port])
+    assert [code for code, _ in refused] == [1, 75]
+    assert all(f"port {port}" in complaint for _, complaint in refused)
 
 
 def test_serve_without_its_tables_says_what_to_run(home, tmp_path):
@@ -156,10 +155,9 @@ def test_on_a_terminal_a_start_speaks_to_people_and_says_how_to_begin_last(home,
 
 def test_a_second_gateway_on_a_home_names_the_first(home, serving):
     first = home.pid_of("gateway")
-    for second in commands(home, ["serve", "--port", "1"], ["gateway", "--port", "1"]):
-        assert second.returncode == 75
-        assert f"already served by process {first}" in second.stderr
-        assert "Traceback" not in second.stderr
+    for code, complaint in refusals(home, ["serve", "--port", "1"], ["gateway", "--port", "1"]):
+        assert code == 75
+        assert f"already served by process {first}" in complaint
 
 
 def test_hangup_restarts_the_gateway_of_an_embedded_home_and_refuses_no_connection(home, serving):

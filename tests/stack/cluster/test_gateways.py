@@ -92,7 +92,8 @@ def test_concurrency_is_exactly_what_the_plan_says_and_all_get_their_turn(stack)
     assert most_at_once(record, earlier) <= 3
 
 
-def test_rolling_restart_fails_no_request(stack):
+def test_rolling_restart_fails_no_request_and_tells_long_ones_to_come_again(cluster, stack):
+    """A stream and a WebSocket that outlast what a gateway that leaves waits for are told so; all else is answered."""
     key, before = stack.tenants["max"]["key"], set(stack.pids_of("gateway"))
     assert len(before) == 2
     said = len(stack.said)
@@ -104,29 +105,6 @@ def test_rolling_restart_fails_no_request(stack):
                 text = await answer.text()
                 seen.append(answer.status if answer.status == 200 else text)
         return seen
-
-    async def roll():
-        over = asyncio.Event()
-        async with session_of(stack) as fresh, session_of(stack, keeps=True) as kept:
-            clients = [asyncio.create_task(client(session, over)) for session in [fresh, kept] * 6]
-            stack.process.send_signal(signal.SIGHUP)
-            async with asyncio.timeout(PATIENCE):
-                while before & set(stack.pids_of("gateway")):
-                    await asyncio.sleep(0.1)
-                    assert not any(one.done() for one in clients), [one for one in clients if one.done()]
-            over.set()
-            return await asyncio.gather(*clients)
-
-    seen = asyncio.run(roll())
-    assert all(seen), "all of them asked all along"
-    assert set(chain(*seen)) == {200}
-    assert len(set(stack.pids_of("gateway")) - before) == 2
-    assert sum("is replaced" in line for line in stack.said[said:]) == 2
-
-
-def test_stream_and_websocket_of_a_gateway_that_leaves_are_told_to_come_again(cluster, stack):
-    key = stack.tenants["max"]["key"]
-    before = set(stack.pids_of("gateway"))
 
     async def streaming(session, began):
         events = []
@@ -144,22 +122,31 @@ def test_stream_and_websocket_of_a_gateway_that_leaves_are_told_to_come_again(cl
             events = [json.loads(message.data) async for message in socket]
             return events, socket.close_code
 
-    async def leave():
-        began, rests = asyncio.Event(), asyncio.Event()
-        async with session_of(stack) as session:
-            stream = asyncio.create_task(streaming(session, began))
-            socket = asyncio.create_task(resting(session, rests))
+    async def roll():
+        over, began, rests = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        async with session_of(stack) as fresh, session_of(stack, keeps=True) as kept:
+            stream = asyncio.create_task(streaming(fresh, began))
+            socket = asyncio.create_task(resting(fresh, rests))
             await began.wait()
             await rests.wait()
+            clients = [asyncio.create_task(client(session, over)) for session in [fresh, kept] * 6]
             stack.process.send_signal(signal.SIGHUP)
-            return await asyncio.gather(stream, socket)
+            async with asyncio.timeout(PATIENCE):
+                while before & set(stack.pids_of("gateway")):
+                    await asyncio.sleep(0.1)
+                    assert not any(one.done() for one in clients), [one for one in clients if one.done()]
+            over.set()
+            return await asyncio.gather(*clients), await stream, await socket
 
-    events, (said, code) = asyncio.run(leave())
+    seen, events, (told, code) = asyncio.run(roll())
+    assert all(seen), "all of them asked all along"
+    assert set(chain(*seen)) == {200}
     assert json.loads(events[-1])["error"]["code"] == "server_draining"
     assert code == 1012
-    assert said[-1]["type"] == "error"
-    assert said[-1]["error"]["code"] == "server_draining"
-    asyncio.run(until(lambda: not before & set(pids := stack.pids_of("gateway")) and len(pids) == 2))
+    assert told[-1]["type"] == "error"
+    assert told[-1]["error"]["code"] == "server_draining"
+    asyncio.run(until(lambda: len(set(stack.pids_of("gateway")) - before) == 2))
+    stack.wait_until_said(lambda lines: sum("is replaced" in line for line in lines[said:]) == 2)
     assert_books_are_right(cluster.settled())
 
 

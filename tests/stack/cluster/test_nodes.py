@@ -48,27 +48,27 @@ async def stream(session, tenant, seed, started):
     return "".join(text), usage
 
 
-async def streams(stack, tenant, when_started=lambda: None):
-    """Return what each of the streams gave; `when_started` is called once all of them have begun."""
+async def streams(stack, tenant, when_started=lambda: None, others=()):
+    """Return what each of the streams gave, and the `others` after them (which take an event to set once they have
+    begun); `when_started` is called once all of them have begun.
+    """
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
     async with aiohttp.ClientSession(stack.base_url, timeout=timeout) as session:
-        started = [asyncio.Event() for _ in range(STREAMS)]
-        reading = [asyncio.create_task(stream(session, tenant, seed, event)) for seed, event in enumerate(started)]
+        started = [asyncio.Event() for _ in range(STREAMS + len(others))]
+        reading = [stream(session, tenant, seed, event) for seed, event in enumerate(started[:STREAMS])]
+        reading += [other(session, stack, event) for other, event in zip(others, started[STREAMS:], strict=True)]
+        tasks = [asyncio.create_task(one) for one in reading]
         await asyncio.gather(*(event.wait() for event in started))
         when_started()
-        return await asyncio.gather(*reading)
+        return await asyncio.gather(*tasks)
 
 
-async def stream_of_the_local_node(stack, started):
-    """Read a stream that nobody else can go on with; return its events."""
+async def stream_of_one_node(session, stack, started):
+    """Return the events of a stream that no other node can go on with."""
     body = {"model": "long-chat", "messages": [{"role": "user", "content": "go on"}], "stream": True}
     headers = {"Authorization": f"Bearer {stack.tenants['free']['key']}"}
     events = []
-    timeout = aiohttp.ClientTimeout(total=PATIENCE)
-    async with (
-        aiohttp.ClientSession(stack.base_url, timeout=timeout) as session,
-        session.post("/v1/chat/completions", json=body, headers=headers) as answer,
-    ):
+    async with session.post("/v1/chat/completions", json=body, headers=headers) as answer:
         async for line in answer.content:
             if line.startswith(b"data: "):
                 events.append(line[6:].decode().strip())
@@ -91,7 +91,10 @@ def test_streams_whose_worker_is_killed_end_with_the_text_they_would_have_had(cl
             os.kill(cluster.far_worker(), signal.SIGKILL)
 
     moved = sum("request_moved" in line for line in stack.said)
-    got = asyncio.run(streams(stack, tenant, kill))
+    others = [stream_of_one_node] if victim == "local" else []
+    got = asyncio.run(streams(stack, tenant, kill, others))
+    lost = got[STREAMS:]
+    del got[STREAMS:]
     assert [text for text, _ in got] == [text for text, _ in expected]
     for (_, usage), (_, other) in zip(got, expected, strict=True):
         assert usage["completion_tokens"] == other["completion_tokens"]
@@ -102,22 +105,10 @@ def test_streams_whose_worker_is_killed_end_with_the_text_they_would_have_had(cl
     charged = [row for row in found["usage"].values() if row["tenant"] == tenant["id"]]
     assert len(charged) == 2 * STREAMS, "each is charged once"
     assert all(row["exact"] and not row["waived"] for row in charged)
-    cluster.wait_until_ready()
-
-
-def test_a_stream_whose_only_worker_is_killed_ends_with_one_error_and_what_came_is_charged(cluster, stack):
-    async def cut():
-        started = asyncio.Event()
-        reading = asyncio.create_task(stream_of_the_local_node(stack, started))
-        await started.wait()
-        stack.kill("worker")
-        return await reading
-
-    [error] = [json.loads(event)["error"] for event in asyncio.run(cut()) if '"error"' in event]
-    assert error["code"] == "worker_lost"
-    found = cluster.settled()
-    assert_books_are_right(found)
-    record = found["usage"][error["request_id"].replace("-", "")]
-    assert record["finish"] == "worker_lost"
-    assert record["classes"]["output"] >= 4, "what was delivered is charged"
+    for events in lost:
+        [error] = [json.loads(event)["error"] for event in events if '"error"' in event]
+        assert error["code"] == "worker_lost"
+        record = found["usage"][error["request_id"].replace("-", "")]
+        assert record["finish"] == "worker_lost"
+        assert record["classes"]["output"] >= 4, "what was delivered is charged"
     cluster.wait_until_ready()

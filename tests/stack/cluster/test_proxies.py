@@ -297,14 +297,22 @@ class Activated:
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+        self.process.kill()
+        self.process.wait()
+
     def is_ready(self):
         with contextlib.suppress(OSError):
             return ask(f"http://127.0.0.1:{self.port}/readyz").status == 200
         return False
 
 
-def test_gateways_behind_it_are_restarted_without_a_failed_request_and_one_is_killed(proxy, stack):
-    gateways = [Activated(stack), Activated(stack)]
+def test_gateways_behind_them_are_restarted_without_a_failed_request_and_one_is_killed(stack, tmp_path):
+    """Both proxies at once, in front of the same two gateways."""
     key = stack.tenants["max"]["key"]
 
     async def client(session, over):
@@ -314,34 +322,39 @@ def test_gateways_behind_it_are_restarted_without_a_failed_request_and_one_is_ki
                 seen.append(answer.status if answer.status == 200 else await answer.text())
         return seen
 
-    async def use(session):
+    async def restarts(addresses):
         over = asyncio.Event()
-        clients = [asyncio.create_task(client(session, over)) for _ in range(6)]
-        for gateway in gateways:
-            assert await asyncio.to_thread(gateway.end, signal.SIGHUP) == 0
-            gateway.start()
-            while not await asyncio.to_thread(gateway.is_ready):
-                await asyncio.sleep(0.05)
-                assert not any(one.done() for one in clients)
-        over.set()
-        return await asyncio.gather(*clients)
+        async with contextlib.AsyncExitStack() as opened:
+            sessions = [await opened.enter_async_context(session_of(address)) for address in addresses]
+            clients = [asyncio.create_task(client(session, over)) for session in sessions * 4]
+            for gateway in gateways:
+                assert await asyncio.to_thread(gateway.end, signal.SIGHUP) == 0
+                gateway.start()
+                while not await asyncio.to_thread(gateway.is_ready):
+                    await asyncio.sleep(0.05)
+                    assert not any(one.done() for one in clients), [one for one in clients if one.done()]
+            over.set()
+            return await asyncio.gather(*clients)
 
     async def after_the_kill(session):
         async with session.post("/v1/chat/completions", **call(key)) as answer:
             return answer.status
 
-    try:
+    with contextlib.ExitStack() as running:
+        gateways = [running.enter_context(Activated(stack)) for _ in range(2)]
         while not all(gateway.is_ready() for gateway in gateways):
             assert all(gateway.process.poll() is None for gateway in gateways)
-        with proxy(*(f"127.0.0.1:{gateway.port}" for gateway in gateways)) as address:
-            seen = run(address, use)
-            assert all(seen), "all of them asked all along"
-            assert set(chain(*seen)) == {200}
-            gateways[0].socket.close()  # the machine is gone, with whatever held the socket
-            gateways[0].end(signal.SIGKILL)
+        addresses = []
+        for name in filter(shutil.which, PROXIES):
+            (tmp_path / name).mkdir()
+            behind = [f"127.0.0.1:{gateway.port}" for gateway in gateways]
+            addresses.append(running.enter_context(PROXIES[name](behind, tmp_path / name)))
+        if not addresses:
+            pytest.skip("no proxy is installed")
+        seen = asyncio.run(restarts(addresses))
+        assert all(seen), "all of them asked all along"
+        assert set(chain(*seen)) == {200}
+        gateways[0].socket.close()  # the machine is gone, with whatever held the socket
+        gateways[0].end(signal.SIGKILL)
+        for address in addresses:
             assert [run(address, after_the_kill) for _ in range(10)] == [200] * 10
-    finally:
-        for gateway in gateways:
-            gateway.socket.close()
-            gateway.process.kill()
-            gateway.process.wait()
