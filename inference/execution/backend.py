@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from inference.core.step import StepPlan, StepResult
 from inference.execution.adapters import Adapters
-from inference.execution.low_rank import LowRank
 from inference.labels import Labels, LabelSet
 from inference.types import Kind
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from inference.execution.attention.base import Attention
     from inference.execution.inputs import StepBatch
     from inference.execution.kv_cache import KVCache, KVSpec
+    from inference.execution.low_rank import LowRank
 
 
 class Pending(Protocol):

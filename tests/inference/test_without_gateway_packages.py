@@ -54,3 +54,13 @@ def test_core_and_execution_run_without_transport_and_web(tmp_path: Path) -> Non
     script = SCRIPT.format(blocked=BLOCKED, wire=WIRE, folder=str(save_tiny("llama", tmp_path)))
     answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert answer.stdout.strip().endswith("9 []"), answer.stderr
+
+
+def test_a_worker_without_models_of_torch_runs_without_torch() -> None:
+    """Loaded, it takes most of the time in which a worker starts."""
+    script = (
+        "import inference.worker.process, inference.architectures.fake, sys\n"
+        "print([name for name in ('torch', 'numpy', 'transformers') if name in sys.modules])"
+    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert answer.stdout.strip() == "[]", answer.stderr

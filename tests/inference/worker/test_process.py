@@ -135,7 +135,7 @@ async def test_a_killed_worker_ends_each_stream_with_its_last_usage(start: Open,
 
 async def test_silence_alone_ends_the_requests(start: Open, engine_of: Open) -> None:
     worker = start(SLOW)
-    engine = await engine_of(worker, "slow", renew_seconds=0.05, silence_seconds=1.0)
+    engine = await engine_of(worker, "slow", renew_seconds=0.05, silence_seconds=3.0)
     stream = await Streaming.start(engine)
     assert worker.process is not None
     worker.process.send_signal(signal.SIGSTOP)
@@ -164,7 +164,7 @@ async def test_a_second_worker_on_one_record_refuses(start: Open, engine_of: Ope
 
 
 async def test_the_requests_of_a_gateway_that_vanished_are_cancelled(start: Open, engine_of: Open) -> None:
-    worker = start(SLOW, session_seconds=1.0)
+    worker = start(SLOW, session_seconds=3.0)
     engine = await engine_of(worker, "slow", renew_seconds=0.05)
     stream = await Streaming.start(engine)
     # The gateway's process stands still: nothing is sent, the socket stays open.
@@ -323,10 +323,11 @@ async def test_a_model_that_is_refused_leaves_the_others_alone(start: Open, engi
 
 
 async def test_sigterm_drains_and_leaves_with_status_0(start: Open, engine_of: Open) -> None:
-    worker = start(SLOW, drain_seconds=0.3)
+    worker = start(SLOW, drain_seconds=2.0)
     engine = await engine_of(worker, "slow")
-    short = Streaming(engine, await engine.prepare(chat("short answer")))
     long = await Streaming.start(engine)
+    short = Streaming(engine, await engine.prepare(chat("short answer")))
+    await short.until(10)  # of twelve
     assert (worker.folder / "s").is_socket()
     assert worker.process is not None
     os.kill(worker.process.pid, signal.SIGTERM)
@@ -468,14 +469,14 @@ async def test_a_message_that_cannot_be_sent_is_refused_and_costs_nothing(
 
 
 async def test_a_busy_event_loop_does_not_take_its_worker_for_dead(shared: WorkerProcess, engine_of: Open) -> None:
-    engine = await engine_of(shared, "echo", renew_seconds=0.05, silence_seconds=1.0)
+    engine = await engine_of(shared, "echo", renew_seconds=0.05, silence_seconds=3.0)
     link = engine._session._link
     # Whatever order a loop serves descriptors and timers in, the judge looks into the socket by itself.
     link._loop.remove_reader(link._descriptor)
     link.send(Renew(0))
     await asyncio.sleep(0)  # what the sending found in the socket has been read
     assert link._socket.poll(PATIENCE * 1000)  # the loop itself stands still: the answer waits in the socket
-    link._clock = lambda: time.monotonic() + 2.0  # and that took two seconds
+    link._clock = lambda: time.monotonic() + 10.0  # and that took ten seconds
     before = link._frames
 
     async def has_judged() -> bool:

@@ -1,4 +1,5 @@
-"""Compile every kernel as its functions launch it, for GPUs that needn't be here: python compiling.py 80 90 100.
+"""Compile every kernel as its functions launch it, for GPUs that needn't be here: python compiling.py all 80 90 100.
+With `one` for `all` each kernel as it is launched first.
 
 The functions are called with tensors of the device "meta", and each launch is compiled instead of run. It prints one
 line for each kernel and target, and fails with the first that doesn't build.
@@ -192,7 +193,7 @@ def build(key: str, capability: int) -> str:
     return f"sm_{capability} {kernel.fn.__name__} {len(compiled.asm['cubin'])}"
 
 
-def main(capabilities: list[int]) -> None:
+def main(which: str, capabilities: list[int]) -> None:
     JITFunction.run = record  # type: ignore[method-assign]
     torch.set_num_threads(1)
     with ThreadPoolExecutor(2) as pool:
@@ -200,9 +201,10 @@ def main(capabilities: list[int]) -> None:
             launches.clear()
             for call in everything(capability):
                 call()
-            for line in pool.map(lambda key, at=capability: build(key, at), list(launches)):
+            keys = list(launches if which == "all" else {launches[key][0]: key for key in reversed(launches)}.values())
+            for line in pool.map(lambda key, at=capability: build(key, at), keys):
                 print(line, flush=True)
 
 
 if __name__ == "__main__":
-    main([int(argument) for argument in sys.argv[1:]])
+    main(sys.argv[1], [int(argument) for argument in sys.argv[2:]])

@@ -9,6 +9,7 @@ import torch
 
 from inference.kernels.triton.low_rank import FEW, SHORT, TALL, LowRankStep, PackedAdapter
 from tests.inference.kernels.cpu.test_low_rank import Part, layers_of, plain
+from tests.inference.sweeps import crossed
 
 pytestmark = pytest.mark.slow
 
@@ -38,14 +39,15 @@ def assert_right(spans: Spans, x: torch.Tensor, base: torch.Tensor) -> None:
     assert torch.equal(found[others], base[others])
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize(
-    ("inputs", "outputs"), [(64, (64,)), (576, (160, 48, 48)), (97, (33, 1)), (5, (130,)), (300, (7, 150, 3))]
-)
+SHAPES = [(64, (64,)), (576, (160, 48, 48)), (97, (33, 1)), (5, (130,)), (300, (7, 150, 3))]
+
+
+@pytest.mark.parametrize(("shape", "dtype"), crossed(SHAPES, TOLERANCE))
 def test_adapters_of_other_ranks_and_of_none_side_by_side(
-    inputs: int, outputs: tuple[int, ...], dtype: torch.dtype
+    shape: tuple[int, tuple[int, ...]], dtype: torch.dtype
 ) -> None:
     """Of four adapters one doesn't change the layer, and one not all of its modules; some tokens have none."""
+    inputs, outputs = shape
     width = sum(outputs)
     one = layers_of([8] * len(outputs), outputs, inputs, dtype)
     two = layers_of([3, 0, 1][: len(outputs)], outputs, inputs, dtype)
@@ -54,16 +56,14 @@ def test_adapters_of_other_ranks_and_of_none_side_by_side(
     assert_right([(one, 1, 4), (two, 4, 4 + SHORT + 1), (None, 21, 23), (wide, 25, 28), (one, 43, 44)], x, base)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("rank", [1, 2, 7, 16, 17, 64, 100, 128])
+@pytest.mark.parametrize(("rank", "dtype"), crossed([1, 2, 7, 16, 17, 64, 100, 128], TOLERANCE))
 def test_each_rank(rank: int, dtype: torch.dtype) -> None:
     parts = layers_of([rank, rank], (40, 24), 80, dtype)
     x, base = torch.randn(3, 80).to(dtype), torch.randn(3, 64).to(dtype)
     assert_right([(parts, 0, 1), (parts, 2, 3)], x, base)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("tokens", [FEW, FEW + 1])
+@pytest.mark.parametrize(("tokens", "dtype"), crossed([FEW + 1, FEW], TOLERANCE))
 def test_tokens_of_a_prompt(tokens: int, dtype: torch.dtype) -> None:
     one, two = (layers_of([rank, 4], (24, 16), 48, dtype) for rank in (5, 20))
     x, base = torch.randn(tokens, 48).to(dtype), torch.randn(tokens, 40).to(dtype)
