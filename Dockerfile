@@ -38,10 +38,11 @@ COPY gateway gateway
 COPY billing billing
 COPY routing routing
 COPY inference inference
+COPY desk desk
 COPY templates templates
 COPY static static
 COPY deploy/docker deploy/docker
-RUN python -m compileall -q gateway billing routing inference
+RUN python -m compileall -q gateway billing routing inference desk
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SLUICE_HOME=/var/lib/sluice \
     SLUICE_RUNTIME_DIR=/tmp/sluice
 USER 10001:10001

@@ -14,22 +14,33 @@ PY := $(VENV)/bin/python
 # What pip does takes minutes: on a terminal it is to be seen.
 PIP = $(PY) -m pip --disable-pip-version-check $$(test -t 1 || echo --quiet)
 TESTS ?= tests
+# Processes that run tests: a third one works while others wait for the processes that they started.
+WORKERS ?= 3
 export SLUICE_HOME ?= $(CURDIR)/var
 
 CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
 	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: choose another, make PYTHON=...")
 
-.PHONY: run setup test check lint types layers fast explore conformance system clean vendor
+.PHONY: run setup test again engine all check lint types layers fast explore conformance system clean vendor
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
 	@exec $(PY) manage.py quickstart --serve --port $(PORT)
 
 setup: $(VENV)/.run
 
-test: $(VENV)/.dev system  ## the whole suite on SQLite, then the path of credit again on PostgreSQL
-	@PY=$(PY) TESTS="$(TESTS)" tests/run.sh
+test: $(VENV)/.dev system  ## what every push passes: all but the sweeps
+	@$(PY) -m pytest -n $(WORKERS) -m "not sweep" $(TESTS)
 
-check: lint types layers fast  ## what every commit passes, about four minutes of tests on two cores of their own
+again: $(VENV)/.dev  ## what failed in the last run once more, alone and in order; what passes now is told as FLAKY
+	@$(PY) -m tests.again
+
+engine: $(VENV)/.dev  ## the engine's tests with all sweeps
+	@$(PY) -m pytest -n $(WORKERS) tests/inference
+
+all: lint types layers $(VENV)/.dev system  ## everything, before a release: money on both databases, every sweep
+	@$(PY) -m pytest -n $(WORKERS) --database=both $(TESTS)
+
+check: lint types layers fast  ## what every commit passes
 
 lint: $(VENV)/.dev
 	@$(PY) -m ruff check .
@@ -42,10 +53,10 @@ layers: $(VENV)/.dev
 	@$(VENV)/bin/lint-imports
 
 fast: $(VENV)/.dev
-	@$(PY) -m pytest -n 2 -m "not slow and not stack and not browser and not model" tests
+	@$(PY) -m pytest -n $(WORKERS) -m "not sweep and not slow and not stack and not browser and not model" tests
 
 explore: $(VENV)/.dev  ## the property tests with cases that were never drawn before; the suite always draws the same
-	@HYPOTHESIS_PROFILE=explore $(PY) -m pytest -n 2 $$(grep -rl --include="test_*.py" hypothesis $(TESTS))
+	@HYPOTHESIS_PROFILE=explore $(PY) -m pytest -n $(WORKERS) $$(grep -rl --include="test_*.py" hypothesis $(TESTS))
 
 conformance: $(VENV)/.dev  ## unmodified clients (all, or CLIENTS="openai-node llm"), in environments under var/; what came of them into docs/clients.md
 	@$(PY) -m tests.conformance $(CLIENTS)

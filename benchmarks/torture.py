@@ -234,8 +234,7 @@ def main() -> int:
     with ExitStack() as parts:
         server = PostgresServer.start()
         parts.callback(server.stop)
-        os.environ["DATABASE_URL"] = server.url
-        topology = parts.enter_context(running_topology(chat={"step_seconds": 0.002}))
+        topology = parts.enter_context(running_topology(server.url, chat={"step_seconds": 0.002}))
         stack = topology.stack
         tenants = {**stack.tenants, **faults.home_script(stack, "tenants", str(seconds))}
         run = Torture(stack, server, tenants, random.Random(wanted.seed), retries=RETRIES, topology=topology)

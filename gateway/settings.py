@@ -11,7 +11,7 @@ from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 
 from gateway.audit import LEAST_AUDIT_DAYS
-from gateway.database.connections import postgresql_options
+from gateway.database import connections
 from gateway.environment import Environment, made_once
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
@@ -71,7 +71,6 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "channels",
     "rest_framework",
-    "django_filters",
     "drf_spectacular",
     "django_htmx",
     "allauth",
@@ -81,6 +80,12 @@ INSTALLED_APPS = [
     "billing",
     "routing",
 ]
+# Whether what chats ask for is read, by the optional package desk/ where it is there.
+SLUICE_DESK = env.switch("SLUICE_DESK", (BASE_DIR / "desk").is_dir())
+if SLUICE_DESK:
+    INSTALLED_APPS.append("desk")
+# Where the specialists of a first run are described; there need be none.
+SLUICE_SPECIALISTS = BASE_DIR / "desk/specialists"
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
@@ -116,31 +121,10 @@ TEMPLATES = [
     }
 ]
 
-_database = env.database("DATABASE_URL", f"sqlite:///{SLUICE_HOME / 'sluice.sqlite3'}")
-if "sqlite" in _database["ENGINE"]:
-    _database["OPTIONS"] = {
-        "transaction_mode": "IMMEDIATE",
-        "timeout": 20,
-        "init_command": (
-            "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA recursive_triggers=ON; PRAGMA foreign_keys=ON"
-        ),
-    }
-else:
-    from gateway.database.bounded_connection import BoundedConnection
-
-    _database["CONN_MAX_AGE"] = 0
-    _database["CONN_HEALTH_CHECKS"] = True
-    _database["OPTIONS"] = postgresql_options(_database.get("OPTIONS", {})) | {
-        "pool": {
-            "connection_class": BoundedConnection,
-            "min_size": 1,
-            "max_size": env.whole("SLUICE_DATABASE_POOL", 16),
-            "timeout": 5,
-        }
-    }
-_database["TEST"] = {"NAME": str(SLUICE_HOME / "test.sqlite3")} if "sqlite" in _database["ENGINE"] else {}
-DATABASES = {"default": _database}
-SLUICE_EMBEDDED = "sqlite" in _database["ENGINE"]
+_found = env.database("DATABASE_URL", f"sqlite:///{SLUICE_HOME / 'sluice.sqlite3'}")
+SLUICE_EMBEDDED = "sqlite" in _found["ENGINE"]
+_pool = 0 if SLUICE_EMBEDDED else env.whole("SLUICE_DATABASE_POOL", 16)
+DATABASES = {"default": connections.settings_of(_found, pool=_pool)}
 
 # Several gateways count limits together in Redis; without it there is one gateway, which counts in its memory.
 REDIS_URL = env.redis("REDIS_URL")
@@ -238,14 +222,6 @@ CACHES = {
         "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
         "OPTIONS": {"MAX_ENTRIES": 100_000},
     }
-}
-CHANNEL_LAYERS = {
-    "default": {
-        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
-        "CONFIG": {"hosts": [REDIS_URL], "prefix": "sluice"},
-    }
-    if REDIS_URL
-    else {"BACKEND": "channels.layers.InMemoryChannelLayer"}
 }
 
 # Browsers

@@ -1,4 +1,4 @@
-"""The periodic work of this installation: Celery's tasks and beat's schedule, and what `manage.py jobs --once` does."""
+"""The periodic work of this installation: what `manage.py jobs` does, and of which Celery's tasks are made."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from celery.worker import state
 from django.conf import settings
 
 from billing import clock
@@ -17,7 +16,6 @@ from billing.services.reconciliation import reconcile_if_due
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
-from gateway.celery import app
 from gateway.files import adapters, storage
 from gateway.runtime.heartbeat import touch_heartbeat
 from gateway.services import files
@@ -31,8 +29,6 @@ logger = logging.getLogger("sluice.jobs")
 
 LONGEST_S = 5.0
 """Seconds after which a task leaves the rest to the next one, so that no other waits long for a thread."""
-LEAST_EXPIRY_S = 60.0
-"""Seconds for which a message is good at least: clocks of several machines differ."""
 BACK_OFF_S = 10.0
 """Seconds for which a job that failed is left alone in this process."""
 
@@ -74,7 +70,11 @@ def _reconcile() -> bool:
     return False
 
 
-def _task(job: Job) -> Callable[[], None]:
+def task(job: Job, goes_on: Callable[[], bool]) -> Callable[[], None]:
+    """Return what does the job's next chunks while `goes_on()`, and raises nothing: a job that fails rests for a while.
+
+    Each chunk shows that the process lives.
+    """
     rests_until = 0.0
 
     def run() -> None:
@@ -82,7 +82,7 @@ def _task(job: Job) -> Callable[[], None]:
         if time.monotonic() < rests_until:
             return
         try:
-            noted(job.name, lambda: job.run(seconds=LONGEST_S, goes_on=_goes_on))
+            noted(job.name, lambda: job.run(seconds=LONGEST_S, goes_on=lives_and_goes_on))
         except Exception:
             # A database that can't be reached and a bad row are both logged, since both need people.
             logger.exception("job failed", extra={"job": job.name})
@@ -90,20 +90,11 @@ def _task(job: Job) -> Callable[[], None]:
         finally:
             touch_heartbeat()
 
+    def lives_and_goes_on() -> bool:
+        touch_heartbeat()
+        return goes_on()
+
     return run
 
 
-def _goes_on() -> bool:
-    touch_heartbeat()
-    return state.should_stop is None
-
-
 JOBS = jobs()
-app.conf.beat_schedule = {
-    job.name: {
-        "task": app.task(_task(job), name=job.name).name,
-        "schedule": job.every_s,
-        "options": {"expires": max(job.every_s, LEAST_EXPIRY_S)},
-    }
-    for job in JOBS
-}

@@ -52,7 +52,7 @@ class EngineSpec:
 
 
 class Engine(Protocol):
-    """One deployment's engine; see the module for the contract."""
+    """One deployment's engine, under this module's contract."""
 
     @property
     def info(self) -> EngineInfo | None:

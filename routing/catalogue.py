@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from routing.hook import CLASSIFY, EXTRACT
 from routing.models import Adapter, Deployment, PublicModel, Replica, RouteRule, RouteTarget
 from routing.own_models import OwnTerms
 
@@ -114,8 +115,7 @@ class RuleEntry:
     """An active rule with its `targets` as (model name, weight). Empty conditions and None match every request.
 
     `fallbacks` are the targets for what none of the others can serve. A request without a task whose text comes as near
-    as `least_similarity` to one of the `examples` is taken to be for the rule's task. `holds_answers` says whether
-    answers are held to the labels that requests name, or to JSON.
+    as `least_similarity` to one of the `examples` is taken to be for the rule's task.
     """
 
     name: str
@@ -129,7 +129,6 @@ class RuleEntry:
     examples: tuple[str, ...] = ()
     least_similarity: float = 0.0
     ceiling: Ceiling | None = None
-    holds_answers: bool = False
 
     @property
     def names(self) -> frozenset[str]:
@@ -141,7 +140,7 @@ class RuleEntry:
 class Catalogue:
     """All active models by name, deployments by model, and rules in the order in which they are tried.
 
-    `specialists` are the models that every rule which names them gives for the rule's own task alone.
+    `specialists` are the classifiers and adapters that rules give for labels or fields and for nothing else.
     """
 
     models: Mapping[str, ModelEntry]
@@ -150,14 +149,13 @@ class Catalogue:
     specialists: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        named = {name for rule in self.rules for name in rule.names}
-        general = {name for rule in self.rules for name in rule.names if not self.is_only_for(rule, name)}
-        object.__setattr__(self, "specialists", frozenset(named - general))
-
-    def is_only_for(self, rule: RuleEntry, model: str) -> bool:
-        """Whether `rule` gives the model for the rule's task alone: what it answers is held to that."""
-        entry = self.models.get(model)
-        return bool(rule.task) and (rule.holds_answers or (entry is not None and entry.answers_labels))
+        tasks: dict[str, set[str]] = {}
+        for rule in self.rules:
+            for name in rule.names:
+                tasks.setdefault(name, set()).add(rule.task)
+        apt = {model.name for model in self.models.values() if model.answers_labels or model.base}
+        special = frozenset(name for name in apt & tasks.keys() if tasks[name] <= {CLASSIFY, EXTRACT})
+        object.__setattr__(self, "specialists", special)
 
     def all_deployments(self) -> tuple[DeploymentEntry, ...]:
         """Every active deployment of every active model, once."""
@@ -243,7 +241,6 @@ def load() -> Catalogue:
             examples=tuple(row.examples),
             least_similarity=row.least_similarity / 100,
             ceiling=ceiling_of(row),
-            holds_answers=row.holds_answers,
         )
         for row in RouteRule.objects.filter(is_active=True)
     )

@@ -63,17 +63,17 @@ class Conversation:
         if why := CERTAIN.get(self._found.source):
             # A general model that was asked for something else in between is what talk comes back to.
             comes_back = (
-                self._catalogue.is_only_for(rule, fresh) and self._knows and kept not in self._catalogue.specialists
+                fresh in self._catalogue.specialists and self._knows and kept not in self._catalogue.specialists
             )
             value = f"it has {kept}; this turn is for {self._found.task}, as {why}, and that leads to {fresh}"
             return _left(kept if comes_back else fresh, "passed", value)
-        if self._knows and not self._catalogue.is_only_for(rule, fresh) and self._rises(fresh):
+        if self._knows and fresh not in self._catalogue.specialists and self._rises(fresh):
             return _left(fresh, "decided", f"it began with {kept} and rises to {fresh}, which costs more")
         why = "no rule gives it to this request"
         for giver in self._rules:
             if not self._targets.may_give(giver, kept):
                 continue
-            if giver.task not in ("", self._found.task) and self._catalogue.is_only_for(giver, kept):
+            if giver.task not in ("", self._found.task) and kept in self._catalogue.specialists:
                 why = f"rule “{giver.name}” gives it for {giver.task} alone"
                 continue
             option = self._targets.of(giver, kept)

@@ -174,9 +174,6 @@ class RouteRule(models.Model):
     Of targets that cost no more than `max_price` (µcr per million output tokens) and `max_request_price` (µcr), and
     whose latest requests had their first token within `max_ttft_ms` at that percentile, the cheapest is taken;
     `beyond_ceiling` says what happens where there is none.
-
-    With `holds_answers` a chat whose task is to classify or to extract, and that doesn't say what its answer has to be,
-    gets one of the labels that it names, or a JSON object.
     """
 
     class Structure(models.TextChoices):
@@ -206,7 +203,6 @@ class RouteRule(models.Model):
     max_ttft_ms = models.PositiveIntegerField(null=True, blank=True)
     ttft_percentile = models.PositiveSmallIntegerField(default=50, choices=[(50, "p50"), (90, "p90")])
     beyond_ceiling = models.CharField(max_length=10, choices=BeyondCeiling, default=BeyondCeiling.REFUSE)
-    holds_answers = models.BooleanField(default=False, db_default=False)
     is_active = models.BooleanField(default=True)
 
     class Meta:

@@ -10,10 +10,11 @@ from routing.choice import Draw, Option
 from routing.conditions import meets, tokens_of
 from routing.conversations import Conversation
 from routing.errors import RoutingError
+from routing.hook import CLASSIFY
 from routing.places import BLIND, Places, Replicas, candidate
 from routing.prefix import Digest
 from routing.targets import Beyond, Picked, Targets
-from routing.tasks import CLASSIFY, find_task, is_automatic
+from routing.tasks import find_task, is_automatic
 from routing.types import Price, Route, RouteQuery, Signal
 
 
@@ -195,7 +196,7 @@ class _Decision:
             matched=option.matched,
             candidates=(*dict.fromkeys(self.places.candidates), candidate(option)),
             signals=(*self.signals, *self._adapters()),
-            holds_answer=rule.holds_answers if rule is not None else model.name in self.catalogue.specialists,
+            is_specialist=model.name in self.catalogue.specialists,
             goes_on_with=goes_on_with or model.name,
             base="" if model.tenant is None else model.base,
         )

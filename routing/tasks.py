@@ -12,10 +12,10 @@ import msgspec
 
 from routing.catalogue import RuleEntry
 from routing.conditions import by_instruction, by_structure, structure_of, to_compare, tokens_of
+from routing.hook import CLASSIFY
 from routing.types import Comparison, RouteQuery, Signal, Similarity, percent
 
 AUTO = "auto"
-CLASSIFY, EXTRACT = "classify", "extract"
 _OF_ENDPOINTS = {"embedding": "embedding", "score": "rerank", "classification": CLASSIFY}
 MOST_SIMILARITIES = 5  # that are told
 CERTAIN = {
@@ -122,8 +122,8 @@ def _instruction(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:
         return "", Signal("instruction", "passed", "no instruction that names labels or fields was found")
     rule = by_instruction(query, rules)
     if rule is None:
-        return "", Signal("instruction", "passed", f"{asked.value}; no rule finds {asked.task} by what is written")
-    return asked.task, Signal("instruction", "decided", f"{asked.value}: as rule “{rule.name}” takes for {asked.task}")
+        return "", Signal("instruction", "passed", f"{asked.reason}; no rule finds {asked.task} by what is written")
+    return asked.task, Signal("instruction", "decided", f"{asked.reason}: as rule “{rule.name}” takes for {asked.task}")
 
 
 def _examples(query: RouteQuery, rules: Sequence[RuleEntry]) -> _Step:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from routing.hook import Instruction
 from routing.own_models import NONE_OF_ITS_OWN, OwnTerms
 
 SOURCES = ("field", "endpoint", "alias", "structure", "instruction", "examples", "plan")
@@ -55,13 +56,6 @@ class Comparison(msgspec.Struct, frozen=True):
     abstained: str = ""
 
 
-class Instruction(msgspec.Struct, frozen=True):
-    """The `task` that a request's instruction asks for in so many words, and `value`, which says by what."""
-
-    task: str
-    value: str
-
-
 class Kept(msgspec.Struct, frozen=True):
     """The model that a conversation has (`Route.goes_on_with`)."""
 
@@ -105,9 +99,9 @@ class Signal(msgspec.Struct, frozen=True):
 class RouteQuery(msgspec.Struct, frozen=True):
     """A request as routing sees it, before it is tokenised. `model` is what the client wrote.
 
-    `instruction` is what it asks for in so many words, None where nothing is found. `compared` is what comparing its
-    text with the rules' examples told, None where nobody compared it. `kept` is what the requests before it in its
-    conversation were given. `stays` is the model that has begun to answer it, which no other may take over.
+    `instruction` is what it asks for in so many words, None where nothing is found or nobody reads. `compared` is what
+    comparing its text with the rules' examples told, None where nobody compared it. `kept` is what the requests before
+    it in its conversation were given. `stays` is the model that has begun to answer it, which no other may take over.
     """
 
     model: str
@@ -147,9 +141,8 @@ class Candidate(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """The chosen deployment and its replica, the rate card that prices it, and how it was chosen.
 
-    `node` is the name of the replica's node, empty for a deployment that has none. `holds_answer` says whether its
-    rule, or for a model asked for by name all rules that give it, have the answer held to the labels that the request
-    names, or to JSON.
+    `node` is the name of the replica's node, empty for a deployment that has none. `is_specialist` says whether the
+    model is one of `Catalogue.specialists`.
     """
 
     model: str
@@ -167,7 +160,7 @@ class Route(msgspec.Struct, frozen=True):
     matched: int = 0  # tokens of the prompt that the replica has probably cached
     candidates: tuple[Candidate, ...] = ()
     signals: tuple[Signal, ...] = ()  # the steps of a decision for ``auto``
-    holds_answer: bool = False
+    is_specialist: bool = False
     goes_on_with: str = ""  # the model that its conversation has from now on
     base: str = ""  # of a tenant's own model, whose name tells whose it is
 

@@ -1,26 +1,20 @@
-"""What every test needs: transactional tests can empty the guarded tables that the code under test cannot."""
+"""What every test needs: a database as it was after migrating, and nothing that a test before it left open."""
 
 from __future__ import annotations
 
+import gc
 import os
 from asyncio.selector_events import BaseSelectorEventLoop, _SelectorTransport
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-from django.contrib.auth.management import create_permissions
-from django.contrib.contenttypes.management import create_contenttypes
-from django.db import connections
-from django.db.backends.base.introspection import BaseDatabaseIntrospection
-from django.db.models.signals import post_migrate
 from django.test import TransactionTestCase, override_settings
 from hypothesis import HealthCheck, settings
+from pytest_django.plugin import blocking_manager_key
 from whitenoise.middleware import WhiteNoiseMiddleware
 
-from billing import triggers
+from tests.databases import Databases, database_of, databases_of
 from tests.services.redis import RedisServer
 
 # The suite draws the same cases each time, so that it fails for what was changed; `make explore` draws others.
@@ -29,8 +23,6 @@ patient: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthChe
 settings.register_profile("suite", derandomize=True, **patient)
 settings.register_profile("explore", derandomize=False, print_blob=True, **patient)  # also where CI is set
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
-
-_PERMISSIONS = "django.contrib.auth.management.create_permissions"  # as Django's own app connects it
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -56,41 +48,60 @@ def _static_files_found_once() -> Any:
     WhiteNoiseMiddleware.add_files_from_finders = find
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _flush_past_the_guards() -> Any:
-    """Suspend the append-only guards around the flush that ends each transactional test, and only there.
+_DATABASES = pytest.StashKey[Databases]()
 
-    Content types and permissions, which no test changes, stay: to make them anew took most of the time of a flush.
-    """
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Collect a test once for each of its databases, if it has two."""
+    if len(names := databases_of(metafunc.definition)) > 1:
+        metafunc.fixturenames.append("database")
+        metafunc.parametrize("database", names, indirect=True)
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest) -> str:
+    """The name of the test's database."""
+    return database_of(request.node)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a test its database before any of its fixtures."""
+    stash = item.session.config.stash
+    if _DATABASES not in stash:
+        stash[_DATABASES] = Databases(getattr(item.config, "workerinput", {}).get("workerid", "main"))
+    database = stash[_DATABASES].use(database_of(item))
+    if item.get_closest_marker("django_db") or {"db", "transactional_db"} & set(getattr(item, "fixturenames", ())):
+        with stash[blocking_manager_key].unblock():
+            database.make()
+
+
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now from being looked through by each collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    """Find what a test leaves open and unreachable at its own end, not in a later test."""
+    yield
+    gc.collect()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _DATABASES in session.config.stash:
+        with session.config.stash[blocking_manager_key].unblock():
+            session.config.stash[_DATABASES].end()
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Empty the database of this run after each test that commits, instead of Django's own making and flushing."""
     flush = TransactionTestCase._fixture_teardown
-
-    def flush_unguarded(self: TransactionTestCase) -> None:
-        connection = connections["default"]
-        with triggers.suspended(connection), _kept(connection.introspection):
-            flush(self)
-
-    TransactionTestCase._fixture_teardown = flush_unguarded
+    TransactionTestCase._fixture_teardown = lambda _: request.config.stash[_DATABASES].current.empty()
     yield
     TransactionTestCase._fixture_teardown = flush
-
-
-@contextmanager
-def _kept(introspection: BaseDatabaseIntrospection) -> Iterator[None]:
-    """Let a flush neither empty nor fill the tables of content types and permissions."""
-    names = introspection.django_table_names
-    others = partial(_without, names, {"django_content_type", "auth_permission"})
-    post_migrate.disconnect(create_contenttypes)
-    post_migrate.disconnect(dispatch_uid=_PERMISSIONS)
-    try:
-        with patch.object(introspection, "django_table_names", others):
-            yield
-    finally:
-        post_migrate.connect(create_contenttypes)
-        post_migrate.connect(create_permissions, dispatch_uid=_PERMISSIONS)
-
-
-def _without(names: Callable[..., list[str]], kept: set[str], **options: Any) -> list[str]:
-    return [name for name in names(**options) if name not in kept]
 
 
 @pytest.fixture(autouse=True, scope="session")

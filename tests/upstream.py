@@ -54,8 +54,6 @@ class Plan:
 
 
 class Upstream:
-    """One server; see the module."""
-
     def __init__(self, dialect: str = "vllm", **plan: Any) -> None:
         self.dialect = dialect
         self.plan = Plan(**plan)

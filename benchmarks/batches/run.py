@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import statistics
 import sys
 import time
@@ -31,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.services.postgres import PostgresServer  # noqa: E402
-from tests.stack.conftest import Stack, running_stack  # noqa: E402
+from tests.stack.stack import Stack, running_stack  # noqa: E402
 
 MODEL, CHAT = "fake-chat", "/v1/chat/completions"
 STEP_SECONDS = 0.004
@@ -39,16 +38,14 @@ LAPSE_SECONDS = 60.0  # a killed process' claims and holds
 
 
 @contextmanager
-def database(kind: str) -> Iterator[None]:
-    """Let stacks use SQLite, or a PostgreSQL server of this run."""
+def database(kind: str) -> Iterator[str]:
+    """Yield the address of a PostgreSQL server of this run, or nothing for SQLite."""
     if kind == "sqlite":
-        os.environ.pop("DATABASE_URL", None)
-        yield
+        yield ""
         return
     server = PostgresServer.start()
-    os.environ["DATABASE_URL"] = server.url
     try:
-        yield
+        yield server.url
     finally:
         server.stop()
 
@@ -200,7 +197,10 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=5.0, help="interactive streams a second")
     parser.add_argument("--patience", type=float, default=3600.0, help="seconds for a part of the batch")
     options = parser.parse_args()
-    with database(options.database), running_stack(chat={"step_seconds": STEP_SECONDS}) as stack:
+    with (
+        database(options.database) as server,
+        running_stack(server=server, chat={"step_seconds": STEP_SECONDS}) as stack,
+    ):
         is_right = run(stack, options)
         stack.stop()
     sys.exit(not is_right)

@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from training.desk.corpus import Example
-from training.desk.texts import OTHER
+from desk.training.corpus import Example
+from desk.training.texts import OTHER
 
 GENERAL, ADAPTER, HEAD = "smollm2-135m-instruct", "sluice-desk", "sluice-desk-labels"
 MOST_TOKENS = 200

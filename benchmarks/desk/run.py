@@ -4,7 +4,7 @@
     python benchmarks/desk/run.py --chat FOLDER --embedding FOLDER --adapter FOLDER --labels FOLDER
 
 A first run (`manage.py quickstart`, then `serve`, in a home of its own) answers the held-out file
-(`training.desk.evaluate.held_out`: 400 questions for labels, 400 for fields as JSON) over HTTP, sixteen at a time, in
+(`desk.training.evaluate.held_out`: 400 questions for labels, 400 for fields as JSON) over HTTP, sixteen at a time, in
 four ways one after the other: the general model freely; the same held to one of the labels, or to a JSON schema; the
 adapter `sluice-desk` held alike; and `/v1/classify` of `sluice-desk-labels`, which has no fields. Each way has a tenant
 of its own, so that no way finds another's prompts in the cache. Temperature 0, at most 200 tokens.
@@ -38,11 +38,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.desk.questions import ADAPTER, GENERAL, HEAD, WAYS, Way, is_right, request_of  # noqa: E402
+from desk.training.corpus import Example  # noqa: E402
+from desk.training.evaluate import COUNT, held_out, kinds  # noqa: E402
 from inference.sources import first_models  # noqa: E402
-from tests.services.postgres import free_port  # noqa: E402
-from tests.stack.conftest import PATIENCE, Stack  # noqa: E402
-from training.desk.corpus import Example  # noqa: E402
-from training.desk.evaluate import COUNT, held_out, kinds  # noqa: E402
+from tests.services.ports import lease_port  # noqa: E402
+from tests.stack.stack import PATIENCE, Stack  # noqa: E402
 
 AT_ONCE = 16
 
@@ -168,7 +168,7 @@ def started(home: Path, options: argparse.Namespace) -> Stack:
     environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "development"}
     for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL", "REDIS_URL"):
         environment.pop(name, None)
-    stack = Stack(home, environment, free_port(), {})
+    stack = Stack(home, environment, lease_port(), {})
     there = json.loads(stack.manage("quickstart", "--json", "--port", str(stack.port)).splitlines()[-1])["models"]
     given = {ADAPTER: (options.adapter, ("--adapter-of", GENERAL)), HEAD: (options.labels, ())}
     for name, (folder, more) in given.items():

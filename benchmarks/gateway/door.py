@@ -32,9 +32,9 @@ KEY = "sk-bench"
 @contextmanager
 def upstream(folder: Path):
     """The model server, on the client's core; its address."""
-    from tests.services.postgres import free_port
+    from tests.services.ports import lease_port
 
-    port = free_port()
+    port = lease_port()
     log = folder / "upstream.log"
     with log.open("wb") as output:
         command = [sys.executable, str(HERE / "upstream.py"), "--port", str(port)]
@@ -50,7 +50,7 @@ def upstream(folder: Path):
 @contextmanager
 def litellm(command: str, address: str, folder: Path):
     """LiteLLM's proxy with a master key and no database."""
-    from tests.services.postgres import free_port
+    from tests.services.ports import lease_port
 
     end = f"api_base: '{address}/v1', api_key: none"
     names = "".join(
@@ -59,7 +59,7 @@ def litellm(command: str, address: str, folder: Path):
     )
     config = folder / "litellm.yaml"
     config.write_text(f"model_list:\n{names}general_settings:\n  master_key: {KEY}\n")
-    port, log = free_port(), folder / "litellm.log"
+    port, log = lease_port(), folder / "litellm.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["taskset", "-c", str(SERVER_CORE), command, "--config", str(config), "--port", str(port)],

@@ -18,7 +18,6 @@ import argparse
 import asyncio
 import itertools
 import json
-import os
 import random
 import subprocess
 import sys
@@ -38,7 +37,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.services.postgres import PostgresServer  # noqa: E402
 from tests.stack.clients import Job, ask, mixed_jobs  # noqa: E402
-from tests.stack.conftest import Stack, running_stack  # noqa: E402
+from tests.stack.stack import Stack, running_stack  # noqa: E402
 
 LOCK_SECONDS = 6.0
 PATIENCE = 60.0  # for a client whose connection is refused while a gateway starts
@@ -89,7 +88,7 @@ class Run:
 
     def audit(self) -> dict[str, Any]:
         """What the database and the engines' records say."""
-        return dict(self.stack.script("audit"))
+        return dict(self.stack.script("audit", [str(path) for path in self.stack.records]))
 
     def note(self, what: str) -> None:
         self.done.append((self.now(), what))
@@ -358,12 +357,11 @@ def main() -> int:
     seconds = wanted.requests / wanted.rate
     with ExitStack() as parts:
         server = None
-        os.environ.pop("DATABASE_URL", None)
         if wanted.database == "postgresql":
             server = PostgresServer.start()
             parts.callback(server.stop)
-            os.environ["DATABASE_URL"] = server.url
-        stack = parts.enter_context(running_stack(chat={"step_seconds": 0.002}))
+        address = server.url if server else ""
+        stack = parts.enter_context(running_stack(server=address, chat={"step_seconds": 0.002}))
         tenants = {**stack.tenants, **home_script(stack, "tenants", str(seconds))}
         run = Run(stack, server, tenants, random.Random(wanted.seed))
         jobs = mixed_jobs([tenant["key"] for tenant in tenants.values()], wanted.requests, wanted.seed)

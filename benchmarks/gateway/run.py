@@ -56,9 +56,9 @@ def cells(seconds: float) -> list[Cell]:
 @contextmanager
 def server(name: str, command: list[str], *, keys: list[str], environment: dict[str, str], ready: str, log: Path):
     """Run a server on its core until the block ends; nothing of it is left then."""
-    from tests.services.postgres import free_port
+    from tests.services.ports import lease_port
 
-    port = free_port()
+    port = lease_port()
     with log.open("wb") as output:
         process = subprocess.Popen(
             ["taskset", "-c", str(SERVER_CORE), sys.executable, *command, "--port", str(port)],

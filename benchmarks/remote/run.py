@@ -101,7 +101,7 @@ def counts(usage: dict[str, Any]) -> tuple[int, int]:
 
 
 async def measure(gateway: str, key: str, server: str, model: str) -> dict[str, Any]:
-    """Everything that is compared; see the module."""
+    """Return everything that is compared."""
     timeout = aiohttp.ClientTimeout(total=300)
     async with (
         aiohttp.ClientSession(headers={"authorization": f"Bearer {key}"}, timeout=timeout) as ours,

@@ -32,8 +32,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.routing.requests import HELD_OUT, TASKS, Request, requests  # noqa: E402
 from inference.sources import first_models  # noqa: E402
-from tests.services.postgres import free_port  # noqa: E402
-from tests.stack.conftest import Stack  # noqa: E402
+from tests.services.ports import lease_port  # noqa: E402
+from tests.stack.stack import Stack  # noqa: E402
 
 NONE = "abstained"
 
@@ -78,7 +78,7 @@ def started(home: Path) -> Stack:
     environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "development"}
     for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL", "REDIS_URL"):
         environment.pop(name, None)
-    stack = Stack(home, environment, free_port(), {})
+    stack = Stack(home, environment, lease_port(), {})
     command = [sys.executable, "manage.py", "quickstart", "--json", "--port", str(stack.port)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=200)
     stack.tenants = {"demo": json.loads(done.stdout)}

@@ -22,7 +22,7 @@ from billing.writer.operations import (
     TrueUp,
 )
 
-HELD, ORPHANED = 0, 1  # Hold.State
+HELD = 0  # Hold.State
 
 
 @dataclass(slots=True)

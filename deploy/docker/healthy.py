@@ -8,7 +8,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-# How long a process may be silent: `serve` replaces a worker after 15 s, and Celery has something to do every 5 s.
+# How long a process may be silent: `serve` replaces a worker after 15 s, and Celery has something to do each second.
 SILENCE = {"worker": 60.0, "celery": 120.0}
 
 

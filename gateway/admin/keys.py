@@ -46,7 +46,7 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscrip
         choices=[(scope, scope) for scope in SCOPES],
         initial=keys.DEFAULT_SCOPES,
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
-        help_text="“management” lets the key make keys of its project and read usage and wallet.",
+        help_text="“management” lets the key list keys, make projects and read usage, wallet and audit trail.",
     )
 
     networks = forms.CharField(
@@ -105,7 +105,7 @@ class APIKeyAdmin(KeptAdmin):
         """Return what can be seen."""
         if obj is None:
             return ["name", "project", "scopes", "expires_at", *_LIMITS]
-        shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "parent", "created_at"]
+        shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "created_at"]
         more = ["display_limits", "expires_at", "rotated_at", "previous_until", "revoked_at", "last_used_at"]
         return [*shown, *more]
 
@@ -199,7 +199,7 @@ class APIKeyAdmin(KeptAdmin):
 
     @action(description="Revoke", permissions=["change"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[APIKey]) -> None:
-        """Make these keys, and those that they made, useless within a second."""
+        """Make these keys useless within a second."""
         revoked = 0
         for key in queryset.select_related("tenant"):
             if keys.revoke_key(tenant=key.tenant, key=key):

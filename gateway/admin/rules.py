@@ -35,7 +35,6 @@ from routing.services.rules import (
     InvalidExamplesError,
     checked_examples,
 )
-from routing.tasks import CLASSIFY, EXTRACT
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]
@@ -96,14 +95,12 @@ class RouteRuleForm(ModelForm):
         fields = [
             *("name", "priority", "plan", "task", "structure", "min_prompt_tokens", "max_prompt_tokens", "examples"),
             *("least_similarity", "max_price", "max_request_price", "max_ttft_ms", "ttft_percentile"),
-            *("beyond_ceiling", "holds_answers", "is_active"),
+            *("beyond_ceiling", "is_active"),
         ]
         labels = {"max_ttft_ms": "Max time to first token", "ttft_percentile": "Percentile"}
         help_texts = {
             "max_ttft_ms": "Milliseconds, of the deployment's requests of the last five minutes.",
             "beyond_ceiling": "Where no model holds its ceilings. Of those that do, the cheapest is taken.",
-            "holds_answers": "For classify and extract: an answer is one of the labels that the request names, or "
-            "JSON with the fields that it names, unless the request says itself what it has to be.",
         }
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -114,8 +111,6 @@ class RouteRuleForm(ModelForm):
     def clean(self) -> dict[str, Any]:
         """Check the examples; those of an active rule count towards all rules' together."""
         data: dict[str, Any] = super().clean() or {}
-        if data.get("holds_answers") and data.get("task") not in ("", CLASSIFY, EXTRACT):
-            self.add_error("holds_answers", f"Answers are held for the tasks {CLASSIFY} and {EXTRACT}.")
         if data.get("examples"):
             if not data.get("task"):
                 self.add_error("task", "A rule with examples is for a task: choose the one that they are for.")
@@ -181,7 +176,6 @@ class RouteRuleAdmin(RowsAdmin):
             "Ceilings",
             {"fields": ["max_price", "max_request_price", "max_ttft_ms", "ttft_percentile", "beyond_ceiling"]},
         ),
-        ("Answers", {"fields": ["holds_answers"]}),
     )
     inlines = [TargetInline]
     show_full_result_count = False

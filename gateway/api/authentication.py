@@ -1,4 +1,4 @@
-"""Authentication of the management API: an API key with the scope "management", or a member's session."""
+"""Authentication of the management API: a key with the scope "management", an admin key, or a member's session."""
 
 from __future__ import annotations
 
@@ -9,13 +9,39 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
 from gateway.audit import origin
-from gateway.models import User
+from gateway.models import Membership, User
 from gateway.services.access import KEY, Access, access_of_user
-from gateway.services.keys import digest_of, find_key, note_use, secret_ends_at
+from gateway.services.admin_keys import ADMIN_PREFIX, find_admin_key
+from gateway.services.keys import find_key, note_use, secret_ends_at
 from gateway.services.networks import is_within, parsed_networks
 from gateway.services.scopes import MANAGEMENT
 
 TENANT_HEADER = "x-sluice-tenant"
+
+
+def bearer(request: Request) -> str | None:
+    """Return the request's bearer token; None where it has none."""
+    scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" else None
+
+
+class AdminKeyAuthentication(BaseAuthentication):
+    """`Authorization: Bearer sk-sluice-admin-…`, looked up anew at each call. It acts as an owner does."""
+
+    def authenticate(self, request: Request) -> tuple[AnonymousUser, Access] | None:
+        """Return the key's tenant as Access, or None where the bearer token, if any, is no admin key."""
+        secret = bearer(request)
+        if secret is None or not secret.startswith(ADMIN_PREFIX):
+            return None
+        key = find_admin_key(secret)
+        if key is None:
+            raise AuthenticationFailed("This admin API key is unknown, revoked or expired.", code="invalid_api_key")
+        origin.current().admin_key = key
+        return AnonymousUser(), Access(tenant=key.tenant, role=Membership.Role.OWNER, admin_key=key)
+
+    def authenticate_header(self, request: Request) -> str:
+        """Return the challenge that makes the refusal a 401."""
+        return "Bearer"
 
 
 class KeyAuthentication(BaseAuthentication):
@@ -23,12 +49,12 @@ class KeyAuthentication(BaseAuthentication):
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, Access] | None:
         """Return the key's tenant as Access, or None where there is no bearer token."""
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
+        secret = bearer(request)
+        if secret is None:
             return None
-        found = find_key(secret.strip()).select_related("tenant", "project")
+        found = find_key(secret).select_related("tenant", "project")
         key = found.filter(revoked_at=None, tenant__is_active=True, project__is_active=True).first()
-        ends_at = None if key is None else secret_ends_at(key, secret.strip())
+        ends_at = None if key is None else secret_ends_at(key, secret)
         if key is None or (ends_at is not None and ends_at <= timezone.now()):
             raise AuthenticationFailed("This API key is unknown, revoked or expired.", code="invalid_api_key")
         address = str(request.META.get("REMOTE_ADDR") or "")
@@ -40,8 +66,7 @@ class KeyAuthentication(BaseAuthentication):
             raise PermissionDenied("This API key lacks the scope 'management'.", code="insufficient_scope")
         note_use(key=key)
         origin.current().key = key
-        is_old = key.digest != digest_of(secret.strip())
-        return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key, has_old_secret=is_old)
+        return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)
 
     def authenticate_header(self, request: Request) -> str:
         """Return the challenge that makes the refusal a 401."""

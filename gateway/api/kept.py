@@ -16,7 +16,6 @@ from rest_framework.response import Response
 
 from billing.ids import uuid7
 from gateway.edge.kept import REPLAYED, check_key
-from gateway.errors.refusal import Refusal
 from gateway.models import Tenant
 from gateway.replay import answers
 from gateway.replay.answers import Claim, Stored
@@ -27,8 +26,6 @@ from gateway.secrets.sealing import seal, unseal
 from gateway.services.access import Access
 
 Handler = Callable[..., Response]
-
-LOST_SECONDS = 300.0  # for which a replaced secret is shown again what it made itself
 
 _NOBODY = UUID(int=0)  # the claim's owner: it is made and filled in one transaction, so nobody ever sees it
 
@@ -46,8 +43,8 @@ class OfTenant(Protocol):
 def kept(handler: Handler) -> Handler:
     """Return the POST handler of a view, done once for each ``Idempotency-Key``, in one transaction with its answer.
 
-    The answer, which may have a secret, is stored encrypted for 24 hours, for the same caller with the same secret. A
-    refusal changes nothing and isn't remembered.
+    The answer, which may have a secret, is stored encrypted for 24 hours, for the same caller. A refusal changes
+    nothing and isn't remembered.
     """
 
     @wraps(handler)
@@ -65,8 +62,6 @@ def kept(handler: Handler) -> Handler:
             if found.is_stored:
                 if (stored := answers.read(found.run)) is None:  # it is over in this moment
                     raise not_known()
-                if view.access.has_old_secret and _has_secret(stored):
-                    _refuse_late(found.run)
                 return _again(stored)
             response = handler(view, request, *args, **kwargs)
             if response.status_code >= 400:
@@ -81,32 +76,15 @@ def kept(handler: Handler) -> Handler:
 
 
 def _digest(view: OfTenant, request: Request) -> bytes:
-    """Return a digest of the request and of who sends it, a key by the secret that it came with: another caller doesn't
-    get what it may not see, and a secret that was rotated out nothing that its successor made.
-    """
+    """Return a digest of the request and of who sends it: another caller doesn't get what it may not see."""
     access = view.access
     caller = access.key or access.admin_key or access.user
     assert caller is not None, "who posts is a key or a user"
     digest = sha256()
-    for part in (str(caller.id), access.secret_digest, request.method or "", request.get_full_path()):
+    for part in (str(caller.id), request.method or "", request.get_full_path()):
         digest.update(part.encode() + b"\0")
     digest.update(request._request.body)  # noqa: SLF001 - DRF's documented way to Django's request
     return digest.digest()
-
-
-def _has_secret(stored: Stored) -> bool:
-    """Whether it is the answer that alone shows a secret, which is for no cache."""
-    return ("cache-control", "no-store") in [(name.lower(), value) for name, value in stored.head.headers]
-
-
-def _refuse_late(run: UUID) -> None:
-    """Raise a 403 Refusal unless the answer of `run` was stored just now: then whoever rotated a key and lost the
-    answer asks again, with the secret that they have. Later it is whoever else has that.
-    """
-    seconds = answers.seconds_since_stored(run)
-    if seconds is None or seconds > LOST_SECONDS:
-        message = "This secret was replaced by a rotation: the secrets that it made aren't shown to it any more."
-        raise Refusal(403, "role_not_allowed", message, should_retry=False)
 
 
 def _stored(response: Response) -> Stored:

@@ -1,4 +1,7 @@
-"""API keys: list, create and rotate (only these answers have a secret), change, revoke."""
+"""API keys: list, create and rotate (only these answers have a secret), change, revoke.
+
+People and admin keys do all of it; a management key lists those of its project.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.services.budgets import SpendLimits, spent_of
+from gateway.api.authentication import AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication
 from gateway.api.base import NewestFirst, TenantView
 from gateway.errors.refusal import Refusal
 from gateway.models import APIKey, Project
@@ -26,12 +30,13 @@ _RESTRICTIONS = ("allowed_models", "networks", "request_limit", "credit_limit", 
 _LIMITS = ("day_limit", "month_limit", "total_limit")
 _RATE: dict[str, Any] = {"required": False, "allow_null": True, "default": None, "min_value": 1}
 _SPEND: dict[str, Any] = {"required": False, "allow_null": True, "default": None, "min_value": 0, "max_value": 2**62}
+_WRITERS: Any = [{"adminKey": []}, {"session": []}]  # a key makes no keys
 
 
 class KeySerializer(serializers.ModelSerializer[APIKey]):
     """A key without its secret. Limits and what was spent are in µcr; days and months are those of UTC.
 
-    After a rotation the secret before it works until `previous_until`, but makes, changes and rotates no keys.
+    After a rotation the secret before it works until `previous_until`.
     """
 
     project = serializers.UUIDField(source="project_id")
@@ -109,7 +114,7 @@ class KeyTermsSerializer(serializers.Serializer[Any]):
 
 
 class NewKeySerializer(KeyTermsSerializer):
-    """A new key. Without `project`: that of the calling key, or the tenant's oldest."""
+    """A new key. Without `project` it is of the tenant's oldest."""
 
     project = serializers.UUIDField(required=False)
 
@@ -132,17 +137,36 @@ class MadeKeySerializer(KeySerializer):
         read_only_fields = fields
 
 
-@extend_schema_view(get=extend_schema(operation_id="keys_list", summary="List API keys"))
-class KeysView(ListModelMixin, TenantView):
-    """The tenant's keys."""
+class OfKeys(TenantView):
+    """A view of keys, for admin keys too."""
 
+    authentication_classes = [AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication]
     writes = "keys"
-    serializer_class = KeySerializer
-    pagination_class = NewestFirst
+    serializer_class: type[serializers.BaseSerializer[Any]] = KeySerializer
 
     def get_queryset(self) -> QuerySet[APIKey]:
         """Return the tenant's keys, or those of the asking key's project."""
         return self.access.keys()
+
+    def own_key(self, pk: str) -> APIKey:
+        """Return the key; raise a 403 Refusal where it isn't the caller's to change."""
+        key: APIKey = get_object_or_404(self.get_queryset(), pk=pk)
+        if not self.access.may_revoke(key):
+            raise Refusal(403, "role_not_allowed", "Members change and revoke only the keys that they made.")
+        return key
+
+    def refuse_scopes(self, scopes: list[str]) -> None:
+        """Raise a 403 Refusal where the caller may give no key these scopes."""
+        if not self.access.may_give_scopes(scopes):
+            message = 'Only owners, admins and admin keys make management keys: leave out the scope "management".'
+            raise Refusal(403, "role_not_allowed", message, param="scopes")
+
+
+@extend_schema_view(get=extend_schema(operation_id="keys_list", summary="List API keys"))
+class KeysView(ListModelMixin, OfKeys):
+    """The tenant's keys."""
+
+    pagination_class = NewestFirst
 
     def get(self, request: Request) -> Response:
         """List the keys, newest first, revoked ones included. A key sees those of its own project."""
@@ -153,19 +177,15 @@ class KeysView(ListModelMixin, TenantView):
         summary="Make an API key",
         request=NewKeySerializer,
         responses={201: MadeKeySerializer},
+        auth=_WRITERS,
     )
     def post(self, request: Request) -> Response:
-        """Make a key; its `secret` can't be had again. A key made by a key is bounded by it and ends with it;
-        one with rates or spend limits of its own makes none.
-        """
-        _refuse_old_secret(self)
+        """Make a key; its `secret` can't be had again."""
         wanted = NewKeySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
-        data, by = wanted.validated_data, self.access.key
-        _refuse_scopes(self, data["scopes"])
+        data = wanted.validated_data
+        self.refuse_scopes(data["scopes"])
         projects = Project.objects.of(self.tenant).filter(is_active=True).order_by("created_at", "id")
-        if by is not None:
-            projects = projects.filter(id=by.project_id)
         project = (projects.filter(id=data["project"]) if "project" in data else projects).first()
         if project is None:
             raise Refusal(400, "invalid_value", "No such project.", param="project")
@@ -177,21 +197,13 @@ class KeysView(ListModelMixin, TenantView):
             expires_at=data["expires_at"],
             restrictions=_restrictions(data),
             created_by=self.access.user,
-            parent=by,
         )
         return _with_secret(key, secret, status.HTTP_201_CREATED)
 
 
 @extend_schema_view(get=extend_schema(operation_id="keys_retrieve", summary="Show an API key"))
-class KeyView(RetrieveModelMixin, TenantView):
+class KeyView(RetrieveModelMixin, OfKeys):
     """One key."""
-
-    writes = "keys"
-    serializer_class = KeySerializer
-
-    def get_queryset(self) -> QuerySet[APIKey]:
-        """Return the tenant's keys, or those of the asking key's project."""
-        return self.access.keys()
 
     def get(self, request: Request, pk: str) -> Response:
         """Show the key."""
@@ -202,14 +214,11 @@ class KeyView(RetrieveModelMixin, TenantView):
         summary="Change an API key",
         request=KeyTermsSerializer(partial=True),
         responses={200: KeySerializer},
+        auth=_WRITERS,
     )
     def patch(self, request: Request, pk: str) -> Response:
-        """Change the fields that are given; every process goes by them within a second. What is taken from a key
-        (scopes, models, networks, time) is taken from those that it made, too; one with nothing left is revoked. Limits
-        that it is given they get as well, each for itself.
-        """
-        _refuse_old_secret(self)
-        key = _own_key(self, pk)
+        """Change the fields that are given; every process goes by them within a second."""
+        key = self.own_key(pk)
         wanted = KeyTermsSerializer(data=request.data, partial=True)
         wanted.is_valid(raise_exception=True)
         now = KeySerializer(key).data
@@ -217,7 +226,7 @@ class KeyView(RetrieveModelMixin, TenantView):
             "expires_at": key.expires_at
         }
         terms |= wanted.validated_data
-        _refuse_scopes(self, terms["scopes"])
+        self.refuse_scopes(terms["scopes"])
         changed = keys.change_key(
             tenant=self.tenant,
             key=key,
@@ -225,15 +234,13 @@ class KeyView(RetrieveModelMixin, TenantView):
             scopes=terms["scopes"],
             expires_at=terms["expires_at"],
             restrictions=_restrictions(terms),
-            by=self.access.key,
         )
         return Response(KeySerializer(changed).data)
 
 
-class KeyRotateView(TenantView):
+class KeyRotateView(OfKeys):
     """A new secret of one key."""
 
-    writes = "keys"
     serializer_class = RotationSerializer
 
     @extend_schema(
@@ -241,75 +248,49 @@ class KeyRotateView(TenantView):
         summary="Rotate an API key",
         request=RotationSerializer,
         responses={200: MadeKeySerializer},
+        auth=_WRITERS,
     )
     def post(self, request: Request, pk: str) -> Response:
         """Make a new `secret`, which can't be had again; the one before works on for `overlap_hours`."""
-        _refuse_old_secret(self)
-        key = _own_key(self, pk)
+        key = self.own_key(pk)
         wanted = RotationSerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
-        _refuse_scopes(self, key.scopes)
+        self.refuse_scopes(key.scopes)
         overlap = timedelta(hours=wanted.validated_data["overlap_hours"])
-        rotated, secret = keys.rotate_key(tenant=self.tenant, key=key, overlap=overlap, by=self.access.key)
+        rotated, secret = keys.rotate_key(tenant=self.tenant, key=key, overlap=overlap)
         return _with_secret(rotated, secret, status.HTTP_200_OK)
 
 
-class KeyEndPreviousView(TenantView):
+class KeyEndPreviousView(OfKeys):
     """The early end of the secret that a rotation replaced."""
-
-    writes = "keys"
-    serializer_class = KeySerializer
 
     @extend_schema(
         operation_id="keys_end_previous",
         summary="End a key's previous secret",
         request=None,
         responses={200: KeySerializer},
+        auth=_WRITERS,
     )
     def post(self, request: Request, pk: str) -> Response:
         """End the secret from before the last rotation now."""
-        return Response(KeySerializer(keys.end_previous(tenant=self.tenant, key=_own_key(self, pk))).data)
+        return Response(KeySerializer(keys.end_previous(tenant=self.tenant, key=self.own_key(pk))).data)
 
 
-class KeyRevokeView(TenantView):
+class KeyRevokeView(OfKeys):
     """The end of one key."""
 
-    writes = "keys"
-    serializer_class = KeySerializer
-
     @extend_schema(
-        operation_id="keys_revoke", summary="Revoke an API key", request=None, responses={200: KeySerializer}
+        operation_id="keys_revoke",
+        summary="Revoke an API key",
+        request=None,
+        responses={200: KeySerializer},
+        auth=_WRITERS,
     )
     def post(self, request: Request, pk: str) -> Response:
-        """Revoke the key and those that it made: within a second no process takes them any more."""
-        key = _own_key(self, pk)
+        """Revoke the key: within a second no process takes it any more."""
+        key = self.own_key(pk)
         keys.revoke_key(tenant=self.tenant, key=key)
         return Response(KeySerializer(key).data)
-
-
-def _refuse_old_secret(view: TenantView) -> None:
-    """Raise a 403 Refusal for a secret that was rotated out: what it makes would outlive it."""
-    if view.access.has_old_secret:
-        message = "This secret was replaced by a rotation: make, change and rotate keys with the new one."
-        raise Refusal(403, "role_not_allowed", message)
-
-
-def _own_key(view: TenantView, pk: str) -> APIKey:
-    """Return the key; raise a 403 Refusal where it isn't the caller's to change."""
-    key: APIKey = get_object_or_404(view.access.keys(), pk=pk)
-    if not view.access.may_revoke(key):
-        message = "Members change and revoke only the keys that they made, and a key none that it comes from."
-        raise Refusal(403, "role_not_allowed", message)
-    return key
-
-
-def _refuse_scopes(view: TenantView, scopes: list[str]) -> None:
-    if view.access.may_give_scopes(scopes):
-        return
-    message = 'Only owners, admins and management keys make management keys: leave out the scope "management".'
-    if view.access.key is not None:
-        message = f"A key gives no scope that it lacks: this one has {', '.join(view.access.key.scopes)}."
-    raise Refusal(403, "role_not_allowed", message, param="scopes")
 
 
 def _restrictions(data: dict[str, Any]) -> Restrictions:

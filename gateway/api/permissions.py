@@ -23,4 +23,6 @@ class IsTenantMember(BasePermission):
         """Return whether the caller's role suffices; views without capabilities permit nobody."""
         capability: str | None = getattr(view, "reads" if request.method in SAFE_METHODS else "writes", None)
         access = request.auth
+        if capability == "keys" and isinstance(access, Access) and access.key is not None:
+            self.message = "A key makes, changes, rotates and revokes no keys: use an admin key, or sign in."
         return isinstance(access, Access) and capability is not None and access.may(capability)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 
-from gateway.api.authentication import KeyAuthentication, TenantSessionAuthentication
+from gateway.api.authentication import AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
@@ -17,6 +17,17 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
         """Return the scheme's object."""
         return {"type": "http", "scheme": "bearer", "description": "An API key with the scope `management`."}
+
+
+class AdminKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
+    """How the schema describes an admin key."""
+
+    target_class = AdminKeyAuthentication
+    name = "adminKey"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+        """Return the scheme's object."""
+        return {"type": "http", "scheme": "bearer", "description": "An admin API key of the tenant."}
 
 
 class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped

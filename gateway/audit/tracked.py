@@ -62,7 +62,6 @@ _KEY_FIELDS = (
     "project",
     "scopes",
     "expires_at",
-    "parent",
     "allowed_models",
     "networks",
     "request_limit",

@@ -22,6 +22,7 @@ from gateway.backup import archive, home, postgresql, secrets, sqlite
 from gateway.backup import files as tenants_files
 from gateway.backup.archive import BackupError, Manifest
 from gateway.backup.work_folder import BACKUP, RESTORE, work_folder
+from gateway.database import former_migrations
 from gateway.services.worker_specs import is_worker_running
 
 SECRETS = "secrets.json"
@@ -124,6 +125,7 @@ def _restored(source: Path, *, replace: bool) -> Restored:
             former = _restore(files[_member()])
         kept = home.put_back(of_home, place)
         unset = secrets.take_over(kept_secrets, place)
+        former_migrations.take_over()
         call_command("migrate", verbosity=0, interactive=False)
         return Restored(manifest, former, kept, unset, end_restored_leases(), len(of_tenants))
 
@@ -131,14 +133,18 @@ def _restored(source: Path, *, replace: bool) -> Restored:
 def _refuse_foreign(manifest: Manifest) -> None:
     if manifest.database != connection.vendor:
         raise BackupError(f"the backup is of {manifest.database}, and DATABASE_URL names {connection.vendor}")
+    applied = {(app, name) for app, names in manifest.migrations.items() for name in names}
+    if former_migrations.are_former(applied):
+        if not applied >= former_migrations.LAST:
+            raise BackupError(f"the backup's database can't be taken over: {former_migrations.UNFINISHED}")
+        return
     known = MigrationLoader(None).disk_migrations
-    for app, names in manifest.migrations.items():
-        for name in names:
-            if (app, name) not in known and app in {"billing", "gateway", "routing"}:
-                raise BackupError(
-                    f"the backup was made by Sluice {manifest.sluice}, which is newer than this one: "
-                    f"migration {app}.{name} isn't known here"
-                )
+    for app, name in sorted(applied):
+        if app in former_migrations.APPS and (app, name) not in known:
+            raise BackupError(
+                f"the backup was made by Sluice {manifest.sluice}, which is newer than this one: "
+                f"migration {app}.{name} isn't known here"
+            )
 
 
 def _member() -> str:

@@ -56,7 +56,7 @@ class KeyTermsForm(forms.Form):
     endpoints = forms.MultipleChoiceField(
         choices=list(INFERENCE.items()), required=False, widget=forms.CheckboxSelectMultiple
     )
-    management = forms.BooleanField(required=False, label="Management: keys, projects, usage")
+    management = forms.BooleanField(required=False, label="Management: list keys, make projects, read usage and wallet")
     lifetime = forms.ChoiceField(choices=list(LIFETIMES.items()), required=False, label="Expires")
     expires = forms.DateField(
         required=False,

@@ -89,8 +89,6 @@ def too_many_sockets() -> Refusal:
 class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is untyped
     """One websocket on ``/v1/responses``. Generations run beside the receive loop, so that a cancel is received."""
 
-    channel_layer_alias = None  # tokens never travel through a channel layer
-
     def __init__(self, sockets: Cap[UUID]) -> None:
         super().__init__()
         self._sockets = sockets

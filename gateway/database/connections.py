@@ -18,6 +18,13 @@ CLIENT = {
     "keepalives_count": 3,
     "tcp_user_timeout": 15_000,  # ms for which what was sent may stay unacknowledged
 }
+SQLITE = {
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 20,
+    "init_command": (
+        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA recursive_triggers=ON; PRAGMA foreign_keys=ON"
+    ),
+}
 SERVER = {"statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "15s"}
 
 
@@ -25,6 +32,17 @@ def postgresql_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a connection: the policy, and over it what DATABASE_URL says."""
     policy = " ".join(f"-c {name}={value}" for name, value in SERVER.items())
     return {**CLIENT, **given, "options": f"{policy} {given.get('options', '')}".strip()}
+
+
+def settings_of(found: Mapping[str, Any], *, pool: int) -> dict[str, Any]:
+    """Return Django's settings for the database that DATABASE_URL names; PostgreSQL has at most `pool` connections."""
+    if "sqlite" in found["ENGINE"]:
+        return {**found, "OPTIONS": SQLITE}
+    from gateway.database.bounded_connection import BoundedConnection
+
+    pooled = {"connection_class": BoundedConnection, "min_size": 1, "max_size": pool, "timeout": 5}
+    options = {**postgresql_options(found.get("OPTIONS", {})), "pool": pooled}
+    return {**found, "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True, "OPTIONS": options}
 
 
 def lift_limits(*, using: str = "default", **signal: Any) -> None:

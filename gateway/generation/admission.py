@@ -1,4 +1,4 @@
-"""From an intent to a held request: route, prepare, price, limit, hold (DESIGN §3, steps 3 to 6)."""
+"""From an intent to a held request: route, prepare, price, limit, hold."""
 
 from __future__ import annotations
 

@@ -60,10 +60,11 @@ def attempt_id(request: UUID, number: int) -> str:
 
 
 class Attempts:
-    """See the module. `allowed` returns what the request may generate now; `reach` how far it may move before its first
-    token; `pinned` pins its hold to the deployment that its placement has now, for the request as prepared there, and
-    returns what of it the credit allows, or raises a Refusal; `restart` is called when an engine ended that delivered
-    nothing, since the next one may have none of the prompt cached; `supervise` runs work to its end.
+    """A request's attempts as one stream. `allowed` returns what the request may generate now; `reach` how far it may
+    move before its first token; `pinned` pins its hold to the deployment that its placement has now, for the request as
+    prepared there, and returns what of it the credit allows, or raises a Refusal; `restart` is called when an engine
+    ended that delivered nothing, since the next one may have none of the prompt cached; `supervise` runs work to its
+    end.
 
     `may_have_run` is True when an attempt ended of which nobody knows what it computed, or that computed in vain.
     """

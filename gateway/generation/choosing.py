@@ -7,13 +7,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from gateway.generation.instructions import instruction_in, said
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Placement
 from gateway.runtime.conversations import keys_of
 from gateway.runtime.examples import Asker, Examples
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
+from inference.messages import Message
+from routing import hook
 from routing.catalogue import Catalogue
 from routing.conditions import to_compare
 from routing.tasks import is_automatic, says_task
@@ -33,7 +34,7 @@ async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Plac
         if intent.messages:
             query = msgspec.structs.replace(query, kept=_kept(runtime, principal, intent))
         asker = Asker(principal.tenant, principal.queue, principal.priority, principal.weight)
-        texts = Texts(*said(intent.messages), texts_of(intent))
+        texts = Texts(intent.messages, texts_of(intent))
         query = await read(runtime.examples, query, snapshot.catalogue, texts, asker)
     return Placement(runtime.engines, snapshot, principal, intent, query)
 
@@ -41,8 +42,8 @@ async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Plac
 class Texts(NamedTuple):
     """What of a request may tell its task."""
 
-    system: str
-    user: str
+    messages: Sequence[Message]
+    """What is read."""
     compared: Sequence[str]
     """What is compared with examples."""
 
@@ -59,7 +60,7 @@ async def read(
     rules = catalogue.rules_for(query.tenant, query.own)
     if not to_compare(query, rules):
         return query
-    query = msgspec.structs.replace(query, instruction=instruction_in(texts.system, texts.user))
+    query = msgspec.structs.replace(query, instruction=hook.read(texts.messages))
     candidates = to_compare(query, rules)
     if not candidates or examples is None:
         return query
@@ -107,7 +108,7 @@ def texts_of(intent: Intent) -> tuple[str, ...]:
     """Return what is compared with examples: lines of what the system is told, and of the last question."""
     if intent.prompt is not None:
         return ends_of(intent.prompt) if isinstance(intent.prompt, str) else ()
-    texts = said(intent.messages)
+    texts = hook.said(intent.messages)
     return tuple(dict.fromkeys(end for text in texts for end in ends_of(text)))
 
 

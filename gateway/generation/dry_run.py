@@ -14,11 +14,12 @@ from billing.selectors.prices import prices_at
 from gateway.generation.choosing import Texts, ends_of, read
 from gateway.generation.estimates import estimate
 from gateway.generation.labelling import NO_LABELS
-from gateway.generation.named_labels import labels_in
 from gateway.runtime.examples import Asker
 from gateway.runtime.live import Live
 from gateway.runtime.principal import models_of_key
 from gateway.services.adapters import own_terms
+from inference.messages import Message
+from routing import hook
 from routing.catalogue import Catalogue
 from routing.conditions import tokens_of
 from routing.errors import RoutingError
@@ -82,18 +83,21 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
         kept=Kept(wanted.conversation) if wanted.conversation else None,
     )
     asker = Asker(tenant, str(tenant), version.priority, 1000)
-    texts = Texts("", wanted.text, ends_of(wanted.text))
+    texts = Texts((Message("user", (wanted.text,)),), ends_of(wanted.text))
     examples = live.runtime.examples if live.runtime is not None else None
     query = async_to_sync(read)(examples, query, catalogue, texts, asker)
     price = _Prices(live, version, query, wanted.max_tokens, catalogue)
-    return route(query, catalogue, live, price=price, unlabelled=lambda: _unlabelled(wanted))
+    return route(query, catalogue, live, price=price, unlabelled=lambda: _unlabelled(wanted, texts.messages))
 
 
-def _unlabelled(wanted: Wanted) -> str:
+def _unlabelled(wanted: Wanted, messages: Sequence[Message]) -> str:
     """Return why a classifier couldn't answer; "" where it could, as far as this tells."""
     if wanted.tools:
         return "the request has tools"
-    return NO_LABELS if wanted.text and not wanted.schema and not labels_in(wanted.text) else ""
+    if not wanted.text or wanted.schema:
+        return ""
+    instruction = hook.read(messages, hook.CLASSIFY)
+    return "" if instruction is not None and instruction.labels else NO_LABELS
 
 
 class _Prices:

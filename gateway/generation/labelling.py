@@ -1,29 +1,22 @@
-"""A chat that a classifier answers: what is classified as what, and the label as the answer's text. And what a rule
-holds the answers of other models to.
+"""A chat that a classifier answers: what is classified as what, and the label as the answer's text. And what the
+answers of other specialists are held to.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from gateway.errors.refusal import Refusal
-from gateway.generation.instructions import instruction_in, instructions_of, said, speaks_of_json
 from gateway.generation.intent import Intent
-from gateway.generation.named_fields import fields_in
-from gateway.generation.named_labels import LONGEST_LABEL, labels_in, read
-from inference.messages import Message
 from inference.types import Delta, GenerationRequest, Guidance, GuidanceKind, Kind, SamplingParams, Usage, Vector
-from routing.tasks import CERTAIN, CLASSIFY, EXTRACT, is_automatic
+from routing.hook import CLASSIFY, EXTRACT, LONGEST_LABEL, Instruction
 
 MOST_LABELS = 256
-MOST_READ = 40_000
-"""Characters of earlier messages that are looked at for labels."""
 NO_LABELS = "the request names no labels"
 
 _BESIDE = frozenset({"title", "description", "default", "examples", "$schema", "$defs", "definitions"})
@@ -81,13 +74,24 @@ class Labelling(msgspec.Struct, frozen=True):
         return Refusal(refusal.status, refusal.code, message, param=field)
 
 
-def labelling_of(intent: Intent) -> Labelling:
-    """Return what of the chat a classifier is asked; raise the Refusal (400) for what it can't answer, by field."""
+def labelling_of(intent: Intent, instruction: Instruction | None) -> Labelling:
+    """Return what of the chat a classifier is asked, by its `instruction`, as far as that was read; raise the Refusal
+    (400) for what it can't answer, by field.
+    """
     _check(intent)
-    guidance = intent.sampling.guidance
-    text, labels = _asked(intent.messages, is_guided=guidance is not None)
+    *earlier, last = intent.messages
+    if last.role != "user":
+        message = "'messages' has to end with the user's: that is what this model classifies."
+        raise Refusal(400, "invalid_value", message, param="messages")
+    text = whole = "\n".join(last.texts)
+    labels: tuple[str, ...] = ()
+    if instruction is not None:
+        text, labels = instruction.text, instruction.labels
     at, is_json, member = "messages", False, None
+    guidance = intent.sampling.guidance
     if guidance is not None:
+        if not text or any(message.role == "system" for message in earlier):
+            text = whole  # the instruction is the system's, or all that there is
         at = guidance.param
         labels, is_json, member = _guided(guidance)
         if not labels or any(not label.strip() or len(label) > LONGEST_LABEL for label in labels):
@@ -101,50 +105,42 @@ def labelling_of(intent: Intent) -> Labelling:
     return Labelling(text, tuple(dict.fromkeys(labels)), at, is_json, member)
 
 
-def held_to(intent: Intent, task: str, source: str) -> Guidance | None:
-    """Return what the answer of a chat has to be that doesn't say it itself, for a `task` that the step `source` found.
-
-    One of the labels that it names; a JSON object with the fields that it names, each a text or null; or any JSON
-    object. None where its task or what else it asks for is another, where it asks for a model by name and for neither
-    labels nor fields, and where its task is only guessed and it speaks of no JSON: it may be talk.
-    """
-    sampling = intent.sampling
-    has_tools = intent.tools is not None and bool(intent.tools.callable)
-    if not intent.messages or has_tools or sampling.guidance is not None or sampling.ignore_eos:
-        return None
-    if not is_automatic(intent.model) and source not in CERTAIN:
-        asked = instruction_in(*said(intent.messages))
-        task, source = ("", source) if asked is None else (asked.task, "instruction")
-    if task == EXTRACT:
-        return _as_json(intent, is_certain=source in CERTAIN)
-    if task != CLASSIFY or intent.messages[-1].role != "user":
-        return None
-    _, labels = _asked(intent.messages, is_guided=False)
-    return Guidance(GuidanceKind.CHOICE, choices=labels, param="messages") if 0 < len(labels) <= MOST_LABELS else None
-
-
-def _as_json(intent: Intent, *, is_certain: bool) -> Guidance | None:
-    system, user = said(intent.messages)
-    fields = next((found for part in instructions_of(system, user) if (found := fields_in(part))), ())
-    if fields:
-        schema = {
-            "type": "object",
-            "properties": {name: {"type": ["string", "null"]} for name in fields},
-            "required": list(fields),
-            "additionalProperties": False,
-        }
-        return Guidance(GuidanceKind.JSON_SCHEMA, _json(schema), param="messages")
-    is_meant = is_certain or speaks_of_json(system, user)
-    return Guidance(GuidanceKind.JSON_OBJECT, param="messages") if is_meant else None
-
-
-def why_unlabelled(intent: Intent) -> str:
+def why_unlabelled(intent: Intent, instruction: Instruction | None) -> str:
     """Return why the chat shouldn't be given to a classifier that it doesn't ask for by name; "" where it may."""
     try:
-        labelling = labelling_of(intent)
+        labelling = labelling_of(intent, instruction)
     except Refusal as refusal:
         return refusal.message
     return "" if labelling.labels else NO_LABELS
+
+
+def held_to(intent: Intent, instruction: Instruction | None, *, is_certain: bool) -> Guidance | None:
+    """Return what the answer of a chat has to be that doesn't say it itself, by its `instruction`.
+
+    One of the labels that it names; a JSON object with the fields that it names, each a text or null; or any JSON
+    object. None where it asks for neither or for something else beside, and where its task is only guessed (not
+    `is_certain`) and it speaks of no JSON: it may be talk.
+    """
+    sampling = intent.sampling
+    has_tools = intent.tools is not None and bool(intent.tools.callable)
+    if instruction is None or has_tools or sampling.guidance is not None or sampling.ignore_eos:
+        return None
+    if instruction.task == CLASSIFY and intent.messages[-1].role == "user":
+        labels = instruction.labels
+        is_held = 0 < len(labels) <= MOST_LABELS
+        return Guidance(GuidanceKind.CHOICE, choices=labels, param="messages") if is_held else None
+    if instruction.task != EXTRACT:
+        return None
+    if instruction.fields:
+        schema = {
+            "type": "object",
+            "properties": {name: {"type": ["string", "null"]} for name in instruction.fields},
+            "required": list(instruction.fields),
+            "additionalProperties": False,
+        }
+        return Guidance(GuidanceKind.JSON_SCHEMA, _json(schema), param="messages")
+    is_meant = is_certain or instruction.speaks_of_json
+    return Guidance(GuidanceKind.JSON_OBJECT, param="messages") if is_meant else None
 
 
 def _check(intent: Intent) -> None:
@@ -173,37 +169,6 @@ def _check(intent: Intent) -> None:
         if is_asked:
             message = f"'{field}' is not supported: this model classifies, and its answer is one of the labels."
             raise Refusal(400, "unsupported_parameter", message, param=field)
-
-
-def _asked(messages: Sequence[Message], *, is_guided: bool) -> tuple[str, tuple[str, ...]]:
-    """Return the text to classify and the labels that the instruction names: the system's, the user's with the text
-    below it, or the latest one of an earlier turn.
-    """
-    if messages[-1].role != "user":
-        message = "'messages' has to end with the user's: that is what this model classifies."
-        raise Refusal(400, "invalid_value", message, param="messages")
-    said = "\n".join(messages[-1].texts)
-    earlier = list(_earlier(messages))
-    system = [text for role, text in earlier if role == "system"]
-    labels = next((found for text in system if (found := labels_in(text))), ())
-    if labels or (is_guided and system):
-        return said, labels
-    asked = read(said)
-    if is_guided or asked.labels:
-        return (asked.text or said) if is_guided else asked.text, asked.labels
-    return asked.text, next((found for role, text in earlier if role == "user" and (found := read(text).labels)), ())
-
-
-def _earlier(messages: Sequence[Message]) -> Iterator[tuple[str, str]]:
-    """Yield role and text of what was said before, the latest first, as far as it is read for labels."""
-    room = MOST_READ
-    for message in reversed(messages[:-1]):
-        said = "\n".join(message.texts)
-        if message.role in ("system", "user"):
-            room -= len(said)
-            if room < 0:
-                return
-            yield message.role, said
 
 
 def _guided(guidance: Guidance) -> tuple[tuple[str, ...], bool, str | None]:

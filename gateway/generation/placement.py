@@ -31,12 +31,14 @@ from inference.errors import (
 )
 from inference.messages import Message
 from inference.types import Feature, Finished, GenerationRequest, Guidance, Kind, Prepared
+from routing import hook
 from routing.catalogue import DeploymentEntry
 from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
 from routing.errors import RoutingError
+from routing.hook import CLASSIFY, Instruction
 from routing.prefix import Digest, chain
 from routing.routes import route as choose_route
-from routing.tasks import is_automatic
+from routing.tasks import CERTAIN, is_automatic
 from routing.types import Price, Route, RouteQuery
 
 T = TypeVar("T")
@@ -98,9 +100,11 @@ class Placement:
         self.intent = intent
         self._query = query
         self._prefixes: dict[str, tuple[Digest, ...]] = {}
+        known = query.instruction
+        self._instructions: dict[str, Instruction | None] = {} if known is None else {known.task: known}
         self.labelling: Labelling | None = None
         self._unlabelled: str | None = None  # why a classifier wouldn't answer, once it was asked
-        self._held_to: Guidance | None = None  # by its rule, or as its model's rules hold it, if its engine can
+        self._held_to: Guidance | None = None  # a specialist's, if its engine can
         self._guidance: Guidance | None = None  # with which it was prepared, though it didn't ask for any
         self.route = self._routed()
 
@@ -285,14 +289,29 @@ class Placement:
                 error, self._snapshot.plans_of(error.model), image_at=self.intent.image_at
             ) from error
         is_labelled = self.intent.kind is Kind.CHAT and catalogue.models[chosen.model].answers_labels
-        self.labelling = labelling_of(self.intent) if is_labelled else None
-        is_held = chosen.holds_answer and not is_labelled and self.intent.kind is Kind.CHAT
-        self._held_to = held_to(self.intent, chosen.task, chosen.task_source) if is_held else None
+        self.labelling = labelling_of(self.intent, self._instruction(CLASSIFY)) if is_labelled else None
+        is_held = chosen.is_specialist and not is_labelled and self.intent.kind is Kind.CHAT
+        self._held_to = self._held_by(chosen) if is_held else None
         return chosen
+
+    def _held_by(self, chosen: Route) -> Guidance | None:
+        """Return what the answer is held to: by the task that routing found, or for a model that was asked for by name
+        and didn't get its task told by the one that the instruction asks for.
+        """
+        is_certain = chosen.task_source in CERTAIN
+        is_open = not is_certain and not is_automatic(self.intent.model)
+        instruction = self._instruction("" if is_open else chosen.task)
+        return held_to(self.intent, instruction, is_certain=is_certain or is_open)
+
+    def _instruction(self, task: str) -> Instruction | None:
+        """Return what the chat asks for, read once for each task ("": whichever it asks for)."""
+        if task not in self._instructions:
+            self._instructions[task] = hook.read(self.intent.messages, task)
+        return self._instructions[task]
 
     def _why_unlabelled(self) -> str:
         if self._unlabelled is None:
-            self._unlabelled = why_unlabelled(self.intent)
+            self._unlabelled = why_unlabelled(self.intent, self._instruction(CLASSIFY))
         return self._unlabelled
 
     def _price(self, model: str) -> Price | None:

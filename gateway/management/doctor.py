@@ -34,7 +34,7 @@ from gateway.runtime.gateway_lock import count_gateways
 from gateway.services.engine_states import EngineState, ask
 from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from routing.models import Deployment, PublicModel
-from routing.services.defaults import SPECIALISTS
+from routing.services.defaults import specialists
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -194,8 +194,7 @@ def _specialists() -> Iterator[Symptom]:
 
     That may be meant, so nothing has to be mended.
     """
-    names = {name for names in SPECIALISTS.values() for name in names}
-    served = PublicModel.objects.filter(name__in=names, is_active=True, tenant=None)
+    served = PublicModel.objects.filter(name__in=specialists(), is_active=True, tenant=None)
     installed = sorted(served.values_list("name", flat=True))
     for version in latest_versions() if installed else ():
         lacking = [name for name in installed if version.allowed_models and name not in version.allowed_models]
@@ -249,7 +248,7 @@ def _served(state: EngineState) -> str:
 def _periodic_work() -> Iterator[Symptom]:
     waits = waits_since()
     if waits is not None and clock.now() - waits > LATE:
-        fix = "run `manage.py serve`, Celery's worker and beat, or `manage.py jobs --once` by cron (docs/jobs.md)"
+        fix = "run `manage.py jobs` (or `serve`, or Celery), or `manage.py jobs --once` by cron (docs/jobs.md)"
         yield Symptom("periodic work", f"usage of {waits:%Y-%m-%d %H:%M} UTC is not in the sums", fix)
     else:
         yield Symptom("periodic work", "up to date")

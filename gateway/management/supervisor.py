@@ -110,10 +110,6 @@ class Supervisor:
         with _Signals() as self._signals:
             return self._run()
 
-    def is_enabled(self, name: str) -> bool:
-        """Whether the child is meant to run."""
-        return self._children[name].wanted
-
     def has_shown_life(self, name: str) -> bool:
         """Whether the child runs, and has touched its heartbeat if it has one."""
         process = self._children[name].process

@@ -44,14 +44,6 @@ class APIKey(models.Model):
     previous_last_four = models.CharField(max_length=4, blank=True)
     previous_until = models.DateTimeField(null=True, blank=True, help_text="When the secret before ends.")
     rotated_at = models.DateTimeField(null=True, blank=True)
-    parent = models.ForeignKey(
-        "self",
-        on_delete=models.PROTECT,
-        null=True,
-        blank=True,
-        related_name="children",
-        help_text="The key that made this one and bounds it; revoked together.",
-    )
     created_by = models.ForeignKey(User, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(db_default=Now())
     expires_at = models.DateTimeField(null=True, blank=True)

@@ -159,12 +159,6 @@ def read(run: UUID) -> Stored | None:
     return None if row is None else _stored(row)
 
 
-def seconds_since_stored(run: UUID) -> float | None:
-    """Return how long ago the answer of `run` was stored; None where it isn't."""
-    finished_at = KeptAnswer.objects.unscoped().filter(run=run).values_list("finished_at", flat=True).first()
-    return None if finished_at is None else (clock.now() - finished_at).total_seconds()
-
-
 def is_known(asked: Claim) -> bool:
     """Whether the answer of a claim is stored, or is being made."""
     row = _of(asked).first()

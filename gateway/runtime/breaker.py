@@ -22,7 +22,7 @@ PROOF_SECONDS = 1.0  # for which nobody else is sent where a request proves the 
 
 
 class Breaker:
-    """See the module. What a client did wrong, and what the engine declined for lack of room, is no failure."""
+    """One engine's circuit. What a client did wrong, and what the engine declined for lack of room, is no failure."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -78,8 +78,8 @@ class _Turns:
 
 
 class Examples:
-    """See the module. `model` is the public model that embeds, "" for the first embedding model of an own engine;
-    `seconds` is how long a request waits for everything.
+    """Compares requests with the rules' examples. `model` is the public model that embeds, "" for the first embedding
+    model of an own engine; `seconds` is how long a request waits for everything.
     """
 
     def __init__(self, engines: Engines, *, seconds: float, model: str = "") -> None:

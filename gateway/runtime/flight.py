@@ -12,7 +12,9 @@ from routing.prefix import Digest
 
 
 class Flight:
-    """See the module. `prompt_tokens` may be an estimate; `matched` of them count as cached until the engine says."""
+    """One request's load on a replica. `prompt_tokens` may be an estimate; `matched` of them count as cached until the
+    engine says.
+    """
 
     def __init__(
         self,

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from django.db.models import QuerySet
 
 from gateway.models import AdminAPIKey, APIKey, Membership, Tenant, User
-from gateway.services.keys import is_ancestor
-from gateway.services.scopes import MANAGEMENT, expanded
+from gateway.services.scopes import MANAGEMENT
 
 Role = Membership.Role
 KEY = "key"
@@ -19,7 +18,7 @@ CAPABILITIES = {
     "chat": _EVERYBODY - {Role.BILLING},
     "batches": _EVERYBODY - {Role.BILLING},  # and what stands in their files
     "wallet": _EVERYBODY - {Role.MEMBER},
-    "keys": _EVERYBODY - {Role.BILLING},
+    "keys": _EVERYBODY - {Role.BILLING, KEY},  # made, changed, rotated, revoked: a key makes no keys
     "projects": frozenset({Role.OWNER, Role.ADMIN, KEY}),
     "members": frozenset({Role.OWNER, Role.ADMIN}),
     "admin_keys": frozenset({Role.OWNER}),  # made: whoever has one may do what an owner may
@@ -30,21 +29,13 @@ CAPABILITIES = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A tenant together with the member or the management key that acts for it."""
+    """A tenant together with the member, admin key or management key that acts for it."""
 
     tenant: Tenant
     role: str  # a Membership.Role, or "key"
     user: User | None = None
     key: APIKey | None = None
     admin_key: AdminAPIKey | None = None
-    has_old_secret: bool = False  # of a key: the one from before its last rotation
-
-    @property
-    def secret_digest(self) -> str:
-        """What is stored of the secret that a key came with; "" for others, who have one alone."""
-        if self.key is None:
-            return ""
-        return (self.key.previous_digest or "") if self.has_old_secret else self.key.digest
 
     def keys(self) -> QuerySet[APIKey]:
         """Return the tenant's keys that may be seen: a key sees those of its own project."""
@@ -57,8 +48,6 @@ class Access:
 
     def may_give_scopes(self, scopes: Collection[str]) -> bool:
         """Return whether a key with these scopes may be made: nobody makes one that may do more than they."""
-        if self.key is not None:
-            return set(scopes) <= expanded(self.key.scopes)
         return self.role in CAPABILITIES["projects"] or MANAGEMENT not in scopes
 
     def may_give_role(self, role: str) -> bool:
@@ -66,11 +55,9 @@ class Access:
         return self.may("members") and (role != Role.OWNER or self.role == Role.OWNER)
 
     def may_revoke(self, key: APIKey) -> bool:
-        """Return whether `key` may be revoked: members only keys that they made, a key none that it was made by."""
+        """Return whether `key` may be changed, rotated and revoked: members only those that they made."""
         if not self.may("keys"):
             return False
-        if self.key is not None:
-            return key.project_id == self.key.project_id and not is_ancestor(key, of=self.key)
         return self.role != Role.MEMBER or (self.user is not None and key.created_by_id == self.user.id)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from pathlib import Path
 from uuid import UUID
 
 from django.conf import settings
@@ -67,14 +66,6 @@ def finish_file(file: StoredFile) -> bool:
     """Show a file whose bytes are stored; False when it was given up meanwhile."""
     rows = StoredFile.objects.unscoped().filter(id=file.id, state=_State.PENDING)
     return bool(rows.update(state=_State.READY))
-
-
-def store_file(file: StoredFile, draft: Path) -> None:
-    """Store the bytes of a file that was begun, and show it."""
-    storage.put(file, draft)
-    if not finish_file(file):
-        storage.remove(file)
-        raise not_stored()
 
 
 def not_stored() -> Refusal:

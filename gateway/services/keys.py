@@ -19,7 +19,7 @@ from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, Tenant, User
 from gateway.services.restrictions import Restrictions
-from gateway.services.scopes import ALL, SCOPES, expanded, narrowed
+from gateway.services.scopes import ALL, SCOPES
 
 SECRET_PREFIX = "sk-sluice-"  # noqa: S105 - what secret scanners look for, not a secret
 DEFAULT_SCOPES = (ALL,)
@@ -74,26 +74,17 @@ def create_key(
     expires_at: datetime | None = None,
     restrictions: Restrictions = UNRESTRICTED,
     created_by: User | None = None,
-    parent: APIKey | None = None,
 ) -> tuple[APIKey, str]:
     """Return a new key of `project` and its secret of 256 random bits, which isn't stored.
 
-    A key made by another one, its `parent`, is of that one's project, has none but its scopes, is restricted as it is
-    at least, and ends with it at the latest. Raises ServiceError naming the field that is wrong, if the tenant has as
-    many keys as it may, or for a parent that has rates or spend limits itself: each new key would have them once more.
+    Raises ServiceError naming the field that is wrong, or if the tenant has as many keys as it may.
     """
-    _lock(tenant)
     wanted = _checked_scopes(scopes)
     if project.tenant_id != tenant.id or not project.is_active:
         raise ServiceError("project", "No such project.")
     _check_name_and_end(name, expires_at)
     restrictions = restrictions.checked(tenant)
     _keep_below_the_most(tenant)
-    if parent is not None:
-        expires_at, restrictions = _bounded(parent, project, wanted, expires_at, restrictions)
-        if limits := Restrictions.of(_found(tenant).get(id=parent.id)).limits:
-            named = ", ".join(limits)
-            raise ServiceError("", f"A key with limits of its own ({named}) makes none, which would have them anew.")
     secret = _new_secret()
     key = APIKey(
         tenant=tenant,
@@ -101,7 +92,6 @@ def create_key(
         name=name.strip(),
         digest=digest_of(secret),
         scopes=wanted,
-        parent=parent,
         created_by=created_by,
         expires_at=expires_at,
         **_shown(secret),
@@ -122,51 +112,35 @@ def change_key(
     scopes: Iterable[str],
     expires_at: datetime | None,
     restrictions: Restrictions,
-    by: APIKey | None = None,
 ) -> APIKey:
     """Return the key with this name, these scopes, this end and these restrictions, felt within a second.
 
-    A key that changes another one, `by`, gives no more than it has, as does the key that made it. What is taken from a
-    key is taken from those that it made, and from those that these made; one with nothing left is revoked. Limits that
-    it is given they get too, each for itself. Raises ServiceError naming the field that is wrong, or for a key that was
-    revoked.
+    Raises ServiceError naming the field that is wrong, or for a key that was revoked.
     """
-    _lock(tenant)
     mine = _locked(tenant, key)
     wanted = _checked_scopes(scopes)
     _check_name_and_end(name, expires_at if expires_at != mine.expires_at else None)
     restrictions = restrictions.checked(tenant)
-    for bound in (by, mine.parent):
-        if bound is not None:
-            expires_at, restrictions = _bounded(bound, mine.project, wanted, expires_at, restrictions)
     mine.name, mine.scopes, mine.expires_at = name.strip(), wanted, expires_at
     restrictions.put_on(mine)
     mine.save()
     restrictions.put_budget(mine)
-    _narrow_children(tenant, mine)
     return mine
 
 
 @transaction.atomic
-def rotate_key(
-    *, tenant: Tenant, key: APIKey, overlap: timedelta = DEFAULT_OVERLAP, by: APIKey | None = None
-) -> tuple[APIKey, str]:
+def rotate_key(*, tenant: Tenant, key: APIKey, overlap: timedelta = DEFAULT_OVERLAP) -> tuple[APIKey, str]:
     """Return the key and a new secret of it; the one that it had works on for `overlap`, at most LONGEST_OVERLAP.
 
-    A secret from an earlier rotation ends at once. Whoever asks with a key, `by`, gets no secret that may do more than
-    it. Raises ServiceError for a key that was revoked or has expired, and for an overlap out of bounds.
+    A secret from an earlier rotation ends at once. Raises ServiceError for a key that was revoked or has expired, and
+    for an overlap out of bounds.
     """
     if not timedelta() <= overlap <= LONGEST_OVERLAP:
         hours = LONGEST_OVERLAP // timedelta(hours=1)
         raise ServiceError("overlap_hours", f"The overlap is between 0 and {hours} hours.")
-    _lock(tenant)
     mine, now = _locked(tenant, key), timezone.now()
     if mine.expires_at is not None and mine.expires_at <= now:
         raise ServiceError("", "This key has expired: make another one.")
-    if by is not None and by.id != mine.id:
-        end, restrictions = _bounded(by, mine.project, mine.scopes, mine.expires_at, Restrictions.of(mine))
-        if (end, restrictions) != (mine.expires_at, Restrictions.of(mine)):
-            raise ServiceError("", "A key rotates none that may do more than it.")
     secret = _new_secret()
     # What ends at once is forgotten: by its end alone it would work on where a machine's clock is behind.
     mine.previous_digest, mine.previous_last_four = mine.digest if overlap else None, mine.last_four
@@ -195,49 +169,10 @@ def secret_ends_at(key: APIKey, secret: str) -> datetime | None:
     return min([end for end in (key.expires_at, key.previous_until) if end is not None], default=None)
 
 
-def _narrow_children(tenant: Tenant, key: APIKey) -> None:
-    """Take from the keys that `key` made, and from those that these made, what it hasn't itself."""
-    level = [key]
-    while level:
-        below: list[APIKey] = []
-        for maker in level:
-            children = _found(tenant).filter(parent=maker, revoked_at=None)
-            below += [child for child in children if _narrow(child, maker)]
-        level = below
-
-
-def _narrow(child: APIKey, maker: APIKey) -> bool:
-    """Bound the child by the key that made it; revoke it and return False where nothing is left."""
-    scopes, before = narrowed(child.scopes, maker.scopes), Restrictions.of(child)
-    restrictions = before.narrowed(Restrictions.of(maker))
-    if not scopes or restrictions is None:
-        revoke_key(tenant=child.tenant, key=child)
-        return False
-    end = min([one for one in (child.expires_at, maker.expires_at) if one is not None], default=None)
-    if (scopes, end, restrictions) != (child.scopes, child.expires_at, before):
-        child.scopes, child.expires_at = scopes, end
-        restrictions.put_on(child)
-        child.save()
-        restrictions.put_budget(child)
-    return True
-
-
-def _lock(tenant: Tenant) -> None:
-    """Have the tenant's keys made, changed, rotated and revoked one after the other until the transaction ends: so none
-    is made beside a change that it would escape, and no two changes wait for each other's keys.
-    """
-    Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
-
-
-def _found(tenant: Tenant) -> QuerySet[APIKey]:
-    """Return the tenant's keys; those that are read stay locked until the transaction ends."""
-    keys = APIKey.objects.of(tenant).select_for_update(of=("self",))
-    return keys.select_related("tenant", "project", "parent__tenant", "budget")
-
-
 def _locked(tenant: Tenant, key: APIKey) -> APIKey:
     """Return the tenant's key, locked until the transaction ends; raise ServiceError for one that was revoked."""
-    found = _found(tenant).filter(id=key.id).first()
+    mine = APIKey.objects.of(tenant).select_for_update(of=("self",))
+    found = mine.select_related("tenant", "project", "budget").filter(id=key.id).first()
     if found is None:
         raise ServiceError("key", "No such key.")
     if found.revoked_at is not None:
@@ -271,41 +206,12 @@ def _check_name_and_end(name: str, expires_at: datetime | None) -> None:
 
 
 def _keep_below_the_most(tenant: Tenant) -> None:
-    """Raise ServiceError if the tenant, which is locked, has SLUICE_MOST_KEYS keys."""
+    """Raise ServiceError if the tenant has SLUICE_MOST_KEYS keys; none is made beside until the transaction ends."""
+    Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     works = Q(expires_at=None) | Q(expires_at__gt=timezone.now())
     most = settings.SLUICE_MOST_KEYS
     if APIKey.objects.of(tenant).filter(works, revoked_at=None).count() >= most:
         raise ServiceError("", f"This tenant has {most} active keys, the most it may have: revoke one first.")
-
-
-def _bounded(
-    parent: APIKey, project: Project, scopes: list[str], expires_at: datetime | None, restrictions: Restrictions
-) -> tuple[datetime | None, Restrictions]:
-    """Return end and restrictions of a key that `parent` makes or changes; raise ServiceError for a project or scope
-    that the parent hasn't, and for what is wider than its own.
-
-    The parent's row is locked, so that it isn't revoked without its new child.
-    """
-    now = timezone.now()
-    mine = _found(parent.tenant).filter(id=parent.id, revoked_at=None).first()
-    if mine is None or (mine.expires_at is not None and mine.expires_at <= now):
-        raise ServiceError("", "The key that asks was revoked or has expired.")
-    if project.id != mine.project_id:
-        raise ServiceError("project", "A key makes keys of its own project only.")
-    more = sorted(set(scopes) - expanded(mine.scopes))
-    if more:
-        raise ServiceError("scopes", f"A key gives no scope that it lacks: {', '.join(more)}.")
-    if mine.expires_at is not None and expires_at is not None and expires_at > mine.expires_at:
-        raise ServiceError("expires_at", f"A key makes none that outlives it: it ends {mine.expires_at.isoformat()}.")
-    return expires_at or mine.expires_at, restrictions.bounded(Restrictions.of(mine))
-
-
-def is_ancestor(key: APIKey, *, of: APIKey) -> bool:
-    """Return whether `key` made the key `of`, or one that it comes from."""
-    mine, parent = APIKey.objects.of(of.tenant), of.parent_id
-    while parent is not None and parent != key.id:
-        parent = mine.values_list("parent_id", flat=True).get(id=parent)
-    return parent is not None
 
 
 def note_use(*, key: APIKey) -> None:
@@ -317,20 +223,12 @@ def note_use(*, key: APIKey) -> None:
 
 @transaction.atomic
 def revoke_key(*, tenant: Tenant, key: APIKey) -> bool:
-    """Revoke `key` and every key made with it; every process refuses them within a second.
-
-    Return False if it was revoked already.
-    """
+    """Revoke `key`; every process refuses it within a second. Return False if it was revoked already."""
     if key.tenant_id != tenant.id:
         raise ServiceError("key", "No such key.")
-    _lock(tenant)
     mine = APIKey.objects.of(tenant)
-    level, changed = [key], False
-    while level:
-        for one in level:
-            if mine.filter(id=one.id, revoked_at=None).update(revoked_at=Now()):
-                changed = changed or one is key
-                record("key.revoked", one, tenant=tenant.id, before={"revoked": False}, after={"revoked": True})
-        level = list(mine.filter(parent__in=level))
+    changed = mine.filter(id=key.id, revoked_at=None).update(revoked_at=Now()) == 1
+    if changed:
+        record("key.revoked", key, tenant=tenant.id, before={"revoked": False}, after={"revoked": True})
     key.refresh_from_db(fields=["revoked_at"], from_queryset=mine)
     return changed

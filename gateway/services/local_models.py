@@ -22,7 +22,7 @@ from gateway.services.worker_environment import fetch_environment
 from gateway.services.worker_specs import WorkerSpecError, engine_config
 from routing.models import Deployment, Node, PublicModel
 from routing.services.catalogue import LOCAL, add_model
-from routing.services.defaults import ensure_default_routes, ensure_task_routes
+from routing.services.defaults import ensure_default_routes, ensure_task_routes, specialists
 
 Tell = Callable[[str], None]
 
@@ -33,10 +33,6 @@ FIRST_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"sampling": {"temperature": 0.2, "top_p": 0.9}},
     ),
     "all-MiniLM-L6-v2": ("Sentence embeddings, 384 wide (Apache-2.0).", {}),
-    "sluice-desk-labels": ("Support tickets to one of the labels that the request names (Apache-2.0).", {}),
-}
-FIRST_ADAPTERS: dict[str, str] = {
-    "sluice-desk": "Support tickets to labels, and to fields as JSON (Apache-2.0).",
 }
 
 
@@ -75,17 +71,18 @@ def add_first_models() -> FirstModels:
     A model that an operator has withdrawn or changed stays as they left it.
     """
     answer = _fetch("first-models")
+    special = specialists()
     known = set(PublicModel.objects.values_list("name", flat=True))
     for model in answer["models"]:
         name = str(model["name"]).lower()
         if not Deployment.objects.filter(model__name=name).exists():
-            description, options = FIRST_MODELS[model["name"]]
+            description, options = FIRST_MODELS.get(model["name"]) or (special[name]["description"], {})
             _publish(model, name=name, rate_card=name, options=options, description=description)
     names = [str(model["name"]).lower() for model in answer["models"]]
     missing: dict[str, str] = answer["missing"]
     for adapter in answer["adapters"]:
         try:
-            _add_first_adapter(adapter["name"], str(adapter["base"]).lower(), Path(adapter["folder"]))
+            _add_first_adapter(adapter, special[adapter["name"]]["description"])
         except ServiceError as error:
             missing[adapter["name"]] = error.message
         else:
@@ -95,11 +92,13 @@ def add_first_models() -> FirstModels:
     return FirstModels(tuple(names), missing)
 
 
-def _add_first_adapter(name: str, base: str, folder: Path) -> None:
+def _add_first_adapter(adapter: dict[str, str], description: str) -> None:
     """Publish an adapter of the first run; one that an operator has withdrawn stays so. Raise ServiceError."""
+    name = adapter["name"]
     if not PublicModel.objects.filter(name=name).exists():
         cards.ensure_card(name, "adapter")
-        add_adapter_folder(folder, base=base, name=name, rate_card=name, description=FIRST_ADAPTERS[name])
+        base, folder = adapter["base"].lower(), Path(adapter["folder"])
+        add_adapter_folder(folder, base=base, name=name, rate_card=name, description=description)
 
 
 @transaction.atomic
@@ -137,7 +136,8 @@ def _publish(
 
 def _fetch(source: str, tell: Tell = lambda _: None) -> dict[str, Any]:
     """Run `inference.sources.fetch` in a process of its own (it may need torch) and return what it found."""
-    command = [sys.executable, "-m", "inference.sources.fetch", "--home", str(settings.SLUICE_HOME), source]
+    folders = ["--home", str(settings.SLUICE_HOME), "--specialists", str(settings.SLUICE_SPECIALISTS)]
+    command = [sys.executable, "-m", "inference.sources.fetch", *folders, source]
     found: dict[str, Any] = {}
     with (
         tempfile.TemporaryFile("w+") as complaints,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 from gateway.errors.service import ServiceError
@@ -39,23 +39,3 @@ def is_within(address: str, networks: tuple[Network, ...]) -> bool:
         return False
     mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
     return any((mapped or parsed) in network for network in networks)
-
-
-def shared_networks(some: Iterable[Network], others: Sequence[Network]) -> list[Network]:
-    """Return the networks of the addresses that are both in one of `some` and in one of `others`, each once."""
-    found: dict[Network, None] = {}
-    for one in some:
-        for other in others:
-            if is_part_of([one], [other]):
-                found[one] = None
-            elif is_part_of([other], [one]):
-                found[other] = None
-    return list(found)
-
-
-def is_part_of(inner: Iterable[Network], outer: Iterable[Network]) -> bool:
-    """Return whether each network of `inner` lies in one of `outer`."""
-    return all(
-        any(one.version == other.version and one.subnet_of(other) for other in outer)  # type: ignore[arg-type]
-        for one in inner
-    )

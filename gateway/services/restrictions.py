@@ -12,7 +12,7 @@ from billing.services.plans import latest_versions
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Tenant
-from gateway.services.networks import MOST_NETWORKS, is_part_of, parsed_networks, shared_networks
+from gateway.services.networks import parsed_networks
 from routing.models import PublicModel
 
 _RATES = ("request_limit", "credit_limit", "concurrency")
@@ -36,12 +36,6 @@ class Restrictions:
         rates = {name: getattr(key, name) for name in _RATES}
         return cls(tuple(key.allowed_models), tuple(key.networks), **rates, spend=limits_of(key.budget))
 
-    @property
-    def limits(self) -> list[str]:
-        """The names of what is counted for each key alone: rates, and what it may spend."""
-        rates = [name for name in _RATES if getattr(self, name) is not None]
-        return rates + [one.name for one in fields(SpendLimits) if getattr(self.spend, one.name) is not None]
-
     def checked(self, tenant: Tenant) -> Restrictions:
         """Return the same in one spelling; raise ServiceError naming what is wrong for a key of the tenant."""
         models = tuple(sorted(set(self.allowed_models)))
@@ -60,43 +54,6 @@ class Restrictions:
         networks = tuple(str(network) for network in parsed_networks(self.networks))
         rates = {name: getattr(self, name) for name in _RATES}
         return Restrictions(models, networks, **rates, spend=self.spend)
-
-    def bounded(self, by: Restrictions) -> Restrictions:
-        """Return these where each is at least as narrow as in `by`, what is left open taken from there.
-
-        Raise ServiceError naming the first that is wider.
-        """
-        models = self.allowed_models or by.allowed_models
-        if by.allowed_models and not set(models) <= set(by.allowed_models):
-            raise ServiceError("allowed_models", f"The key that asks is only for {', '.join(by.allowed_models)}.")
-        networks = self.networks or by.networks
-        if by.networks and not is_part_of(parsed_networks(networks), parsed_networks(by.networks)):
-            raise ServiceError("networks", f"The key that asks may only be used from {', '.join(by.networks)}.")
-        rates = {name: _narrower(name, getattr(self, name), getattr(by, name)) for name in _RATES}
-        spend = {
-            one.name: _narrower(one.name, getattr(self.spend, one.name), getattr(by.spend, one.name))
-            for one in fields(SpendLimits)
-        }
-        return Restrictions(models, networks, **rates, spend=SpendLimits(**spend))
-
-    def narrowed(self, by: Restrictions) -> Restrictions | None:
-        """Return these, with as much taken away as it takes to be at least as narrow as `by`; None where no model or no
-        network would be left, or more networks than a key has.
-        """
-        models = tuple(name for name in self.allowed_models or by.allowed_models if name in by.allowed_models)
-        networks = shared_networks(parsed_networks(self.networks or by.networks), parsed_networks(by.networks))
-        if (by.allowed_models and not models) or (by.networks and not 0 < len(networks) <= MOST_NETWORKS):
-            return None
-        rates = {name: _least(getattr(self, name), getattr(by, name)) for name in _RATES}
-        spend = {
-            one.name: _least(getattr(self.spend, one.name), getattr(by.spend, one.name)) for one in fields(SpendLimits)
-        }
-        return Restrictions(
-            models if by.allowed_models else self.allowed_models,
-            tuple(map(str, networks)) if by.networks else self.networks,
-            **rates,
-            spend=SpendLimits(**spend),
-        )
 
     def put_on(self, key: APIKey) -> None:
         """Set them on the key, except what it may spend; it isn't saved."""
@@ -131,15 +88,3 @@ def users_of(model: str) -> str:
     keys = sum(model in names for names in lists.iterator())
     told = [f"plan {name}" for name in plans] + ([f"{keys} key{'s' * (keys > 1)}"] if keys else [])
     return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
-
-
-def _least(own: int | None, bound: int | None) -> int | None:
-    return min([limit for limit in (own, bound) if limit is not None], default=None)
-
-
-def _narrower(name: str, wanted: int | None, bound: int | None) -> int | None:
-    if wanted is None or bound is None:
-        return bound if wanted is None else wanted
-    if wanted > bound:
-        raise ServiceError(name, f"The key that asks has {bound} itself.")
-    return wanted

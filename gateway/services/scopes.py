@@ -74,10 +74,3 @@ def expanded(scopes: Iterable[str]) -> frozenset[str]:
     """
     given = frozenset(scopes)
     return given.union(*(_STANDS_FOR.get(scope, ()) for scope in given))
-
-
-def narrowed(scopes: Iterable[str], by: Iterable[str]) -> list[str]:
-    """Return those of `scopes` that are among `by`, sorted; of one that stands for several, those of them that are."""
-    most = expanded(by)
-    left = {one for scope in scopes for one in ({scope} if scope in most else expanded([scope]) & most)}
-    return sorted(one for one in left if not any(one in expanded([other]) for other in left - {one}))

@@ -10,7 +10,6 @@ from msgspec import Meta
 from gateway.models import StoredFile
 
 PREFIX = "file-"
-PURPOSES = ("batch", "adapter")  # that clients may upload; batches write `batch_output`
 SHORTEST_SECONDS, LONGEST_SECONDS = 3600, 2_592_000
 
 Identifier = Annotated[str, Meta(max_length=100)]

@@ -69,7 +69,7 @@ class FakePending:
 
 
 class FakeRunner:
-    """Runs steps over a KV cache of tokens; see the module."""
+    """Runs steps over a KV cache of tokens."""
 
     overlaps = False
 

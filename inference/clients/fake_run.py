@@ -43,7 +43,7 @@ class FakeState:
 
 
 class FakeRun:
-    """See the module. `reported` is the usage of the last event that was consumed."""
+    """One request of a fake engine. `reported` is the usage of the last event that was consumed."""
 
     def __init__(self, state: FakeState, prepared: Prepared, allowance: int, *, is_final: bool) -> None:
         resumed = prepared.request.resumed

@@ -39,7 +39,7 @@ FRAMES_UNREAD = 16  # that wait here; more wait at the worker, which bounds them
 
 
 class Link:
-    """See the module. `receive` gets each message in order; `failed` is called once, with the reason."""
+    """One session's socket. `receive` gets each message in order; `failed` is called once, with the reason."""
 
     def __init__(
         self,

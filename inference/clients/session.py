@@ -87,7 +87,7 @@ class EventStream:
 
 
 class WorkerSession:
-    """See the module. `infos` and `health` are what the worker last sent of its deployments; `users` counts engines."""
+    """`infos` and `health` are what the worker last sent of its deployments; `users` counts engines."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ REPEATED = 512  # tokens of a step up to which what is between its kernels count
 
 
 class COperators(Operators):
-    """See the module. With `quantization` "w8a8" every linear layer has eight bits; with "int4" four, but the head and
+    """With `quantization` "w8a8" every linear layer has eight bits; with "int4" four, but the head and
     those whose number of inputs is no multiple of GROUP.
     """
 

@@ -19,8 +19,6 @@ from inference.execution.operators import Operators
 
 
 class PackedOperators(Operators):
-    """See the module."""
-
     exact = False  # the products' order of summation depends on the number of tokens
 
     def __init__(self, reason: str = "") -> None:

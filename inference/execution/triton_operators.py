@@ -36,7 +36,7 @@ FLOAT8_CAPABILITY = (8, 9)  # the first with instructions for it: Triton compile
 
 
 class TritonOperators(Operators):
-    """See the module. `quantization` "w8a8" and "fp8" compute in eight bits, a scale per token and per channel; with
+    """Operators on CUDA. `quantization` "w8a8" and "fp8" compute in eight bits, a scale per token and per channel; with
     "int4" the weights have four bits in groups, the head eight.
     """
 

@@ -38,7 +38,8 @@ class _Refusal(NamedTuple):
 
 
 class Grammars:
-    """See the module. `serialized` returns the tokenizer in the format of the tokenizers library, None if it has none.
+    """A deployment's grammars. `serialized` returns the tokenizer in the format of the tokenizers library, None if it
+    has none.
 
     The model has `vocabulary` tokens, of which `ends` end an answer. The guidances that were used last are kept, those
     that were refused too: `MOST_KEPT`, and `MOST_CHARACTERS` of them. Any thread may use it; one compiles at a time.

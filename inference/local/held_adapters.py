@@ -11,7 +11,7 @@ from inference.text.prepare import Prompt
 
 
 class HeldAdapters:
-    """See the module. Without `adapters` no request has one."""
+    """The adapters in use by requests. Without `adapters` no request has one."""
 
     def __init__(self, adapters: Adapters | None) -> None:
         self._adapters = adapters

@@ -33,7 +33,7 @@ _CUT_SHORT = frozenset({FinishReason.LENGTH, FinishReason.ALLOWANCE, FinishReaso
 
 
 class Texts:
-    """See the module. Without a tokenizer there are none. `deployment` is for the log."""
+    """The texts of running sequences. Without a tokenizer there are none. `deployment` is for the log."""
 
     def __init__(self, tokenizer: Tokenizer | None, deployment: str) -> None:
         self._tokenizer = tokenizer

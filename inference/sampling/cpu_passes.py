@@ -10,7 +10,7 @@ from inference.sampling.passes import Lines
 
 
 class CPUPasses:
-    """See the module, and `Passes`."""
+    """Implements `Passes`."""
 
     def __init__(self, library: Library) -> None:
         self._library = library

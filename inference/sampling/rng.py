@@ -32,11 +32,6 @@ def seed_key(seed: int) -> int:
     return signed(mix(seed + GOLDEN))
 
 
-def noise_key(seed: int, position: int) -> int:
-    """Return the key of output `position` (from 0) under `seed`, as an int64."""
-    return signed(mix(seed_key(seed) + (position + 1) * GOLDEN))
-
-
 def noise_keys(seed_keys: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Return the int64 keys [n] of n output positions (int64, from 0) under the seeds of `seed_keys` [n]."""
     return hashed(seed_keys + (positions + 1) * signed(GOLDEN))

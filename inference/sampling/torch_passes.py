@@ -16,7 +16,7 @@ SLACK = 1e-3  # far above the rounding of the bound, far below the distance of m
 
 
 class TorchPasses:
-    """See the module, and `Passes`."""
+    """Implements `Passes`."""
 
     def read(self, logits: torch.Tensor) -> torch.Tensor:
         return logits.float()

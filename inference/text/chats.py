@@ -26,8 +26,8 @@ _MARKERS = (
 
 @dataclass(frozen=True, slots=True)
 class Chats:
-    """See the module. `calls` is None where the deployment takes no tools; `is_generic` says that its template knows
-    none, so that a prompt of ours tells the model about them.
+    """How one model's chats are rendered and read. `calls` is None where the deployment takes no tools; `is_generic`
+    says that its template knows none, so that a prompt of ours tells the model about them.
     """
 
     calls: CallFormat | None

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 
 class Loader:
-    """See the module. `run` is the thread's function; tests call `step` instead."""
+    """Follows the spec file. `run` is the thread's function; tests call `step` instead."""
 
     def __init__(
         self,

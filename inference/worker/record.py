@@ -62,7 +62,7 @@ _decode = msgspec.msgpack.Decoder(_End).decode
 
 
 class Record:
-    """See the module. Every method may be called by any thread."""
+    """The record in its files. Every method may be called by any thread."""
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.time) -> None:
         """Lock the record and open its files; raise `RecordLockedError` when another process has locked it."""

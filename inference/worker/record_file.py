@@ -84,7 +84,7 @@ class _HashTable:
 
 
 class RecordFile:
-    """See the module. `since` and `until` are the times of its first and its last row, in whole Unix seconds."""
+    """`since` and `until` are the times of its first and its last row, in whole Unix seconds."""
 
     def __init__(self, path: Path, *, writable: bool = True) -> None:
         """Open the file; when `writable`, make a missing one and cut an incomplete row off its end."""

@@ -78,7 +78,7 @@ BYTES_PER_TOKEN = 40  # of a Python int and its reference in a tuple
 
 
 class Reader:
-    """See the module. `run` is the thread's function; `enqueue` is the outbox's `send`, for other threads."""
+    """`run` is the thread's function; `enqueue` is the outbox's `send`, for other threads."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ class Outbox(Protocol):
 
 
 class StepLoop:
-    """See the module. `registry` maps the ids of submitted, unfinished requests; the reader thread adds to it.
+    """`registry` maps the ids of submitted, unfinished requests; the reader thread adds to it.
 
     `steps` counts the steps of all deployments; `health` is each deployment's last state; `busy_since` is when the
     current iteration began, None while the loop waits for work. Any thread may read them.

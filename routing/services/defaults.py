@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 
+from routing.hook import CLASSIFY
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services import task_examples
-from routing.tasks import CLASSIFY
 
 _GENERAL = "general chat"
 DEFAULT_RULES = (  # name, priority, task, kind of its target
@@ -24,9 +28,14 @@ TASK_RULES = (  # name, priority, task, examples
     ("programs", 230, "code", task_examples.CODE),
     ("talk", 240, "chat", task_examples.TALK),
 )
-SPECIALISTS = {"classify": ("sluice-desk-labels", "sluice-desk"), "extract": ("sluice-desk",)}
-"""The models that do a task better than the general one, the best first: whichever is installed gets it."""
-_SPECIAL = frozenset(name for names in SPECIALISTS.values() for name in names)
+
+
+def specialists() -> dict[str, dict[str, Any]]:
+    """Return the rows of the shipped specialists' `specialists.toml` by model name, the best of each task first; none
+    where there is no such file.
+    """
+    described = Path(settings.SLUICE_SPECIALISTS) / "specialists.toml"
+    return tomllib.loads(described.read_text()) if described.is_file() else {}
 
 
 @transaction.atomic
@@ -55,13 +64,10 @@ def ensure_task_routes(new: Collection[str] = ()) -> None:
         return
     for name, priority, task, examples in TASK_RULES:
         if target := _target(models, task, "chat"):
-            is_held = target.name in _SPECIAL  # it was trained to answer so, and can't answer otherwise
-            fields = {"priority": priority, "task": task, "examples": list(examples), "holds_answers": is_held}
+            fields = {"priority": priority, "task": task, "examples": list(examples)}
             rule, _ = RouteRule.objects.get_or_create(name=name, defaults=fields)
             if target.name in new and rule.task == task and _names(rule) == general:
                 rule.targets.all().delete()
-                rule.holds_answers = True
-                rule.save()
             _aim(rule, target)
 
 
@@ -76,8 +82,9 @@ def _target(models: Sequence[PublicModel], task: str, kind: str) -> PublicModel 
     # Whoever classifies answers chats with labels, too: routing gives it those alone.
     able = [model for model in models if task == CLASSIFY and "classification" in model.kinds] if kind == "chat" else []
     named = {model.name: model for model in (*able, *fitting)}
-    ranked = [named[name] for name in SPECIALISTS.get(task, ()) if name in named]
-    return next(iter((*ranked, *(model for model in fitting if model.name not in _SPECIAL), *fitting)), None)
+    special = specialists()
+    ranked = [named[name] for name, row in special.items() if task in row["tasks"] and name in named]
+    return next(iter((*ranked, *(model for model in fitting if model.name not in special), *fitting)), None)
 
 
 def _names(rule: RouteRule | None) -> set[str]:

@@ -1,7 +1,7 @@
 import pytest
 from django.db import connection
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
 
 def test_tables_exist():

@@ -25,7 +25,7 @@ from billing.writer.apply import apply_now
 from billing.writer.operations import Reserve, Settle, TrueUp
 from tests.billing.writer.world import make_wallet
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
 CLASSES = {"input": 1000, "cache_read": 10, "output": 77}
 

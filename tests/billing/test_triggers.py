@@ -18,7 +18,7 @@ from billing.models import (
     UsageRecord,
 )
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,10 +17,9 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from tests.services.postgres import free_port
-from tests.stack.conftest import database_of_this_run
+from tests.services.ports import lease_port
+from tests.stack.stack import ROOT, Inside, environment_of, migrated
 
-ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = os.environ.get("SLUICE_CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = (
     "--no-sandbox",
@@ -43,6 +41,7 @@ class Site:
     home: Path
     environment: dict[str, str]
     port: int
+    inside: Inside
     links: dict[str, list[str]] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
@@ -69,19 +68,6 @@ class Site:
             self.process.wait()
             self.process = None
 
-    def script(self, name: str, *arguments: str) -> Any:
-        """Run one of this folder's scripts in the site's home and return the JSON it prints."""
-        command = [sys.executable, "-m", f"tests.browser.{name}", *arguments]
-        return json.loads(self._output(command).splitlines()[-1])
-
-    def manage(self, *arguments: str) -> str:
-        return self._output([sys.executable, "manage.py", *arguments])
-
-    def _output(self, command: list[str]) -> str:
-        done = subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
     def _is_ready(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.url}/readyz", timeout=1):
@@ -96,22 +82,17 @@ class Site:
 @contextmanager
 def running_site() -> Iterator[Site]:
     """Seed a home and serve it; whatever happens, nothing of it is left."""
-    with (
-        tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder,
-        database_of_this_run(Path(folder)) as database,
-    ):
-        port = free_port()
-        environment = {**os.environ, "SLUICE_HOME": folder, "SLUICE_ENV": "test", **database}
-        environment["SLUICE_BASE_URL"] = f"http://127.0.0.1:{port}"
-        environment.pop("DJANGO_SETTINGS_MODULE", None)
-        site = Site(Path(folder), environment, port)
-        site.manage("migrate", "-v0")
-        site.links = site.script("seed")
-        site.start()
+    with tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder, migrated(Path(folder)):
+        port = lease_port()
+        environment = environment_of(Path(folder), SLUICE_BASE_URL=f"http://127.0.0.1:{port}")
+        site = Site(Path(folder), environment, port, Inside(environment))
         try:
+            site.links = site.inside.ask("tests.browser.seed:make")
+            site.start()
             yield site
         finally:
             site.stop()
+            site.inside.close()
 
 
 @contextmanager
@@ -137,7 +118,7 @@ def site() -> Iterator[Site]:
         yield running
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     # Not for the whole session: Playwright keeps an event loop running, which asynchronous tests can't bear.
     with running_browser() as running:

@@ -1,23 +1,15 @@
-"""Run in the browser stack's home: fake models, tenants with people in every role. Prints one JSON object."""
+"""What the site's home has, made by `tests.stack.inside` there: fake models, tenants with people in every role."""
 
 from __future__ import annotations
 
-import json
-import os
-
-import django
-
-os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
-django.setup()
-
-from billing.models import CreditGrant, Plan  # noqa: E402
-from billing.services import cards, credits, plans, wallets  # noqa: E402
-from billing.unit import MICRO  # noqa: E402
-from gateway.models import Membership, Project, Tenant, User  # noqa: E402
-from gateway.services.links import mint_link  # noqa: E402
-from routing.models import PublicModel, RouteRule, RouteTarget  # noqa: E402
-from routing.services.catalogue import add_model  # noqa: E402
-from routing.services.defaults import ensure_default_routes  # noqa: E402
+from billing.models import CreditGrant, Plan, Wallet
+from billing.services import cards, credits, plans, wallets
+from billing.unit import MICRO
+from gateway.models import Membership, Project, Tenant, User
+from gateway.services.links import mint_link
+from routing.models import PublicModel, RouteRule, RouteTarget
+from routing.services.catalogue import add_model
+from routing.services.defaults import ensure_default_routes
 
 MARKDOWN = """## Rivers
 
@@ -76,7 +68,8 @@ def join(tenant: Tenant, email: str, role: str) -> User:
     return user
 
 
-def main() -> None:
+def make() -> dict[str, list[str]]:
+    """Make it all; return unused sign-in links by the name of who has them."""
     plans.ensure_default_plans()
     broke = Plan.objects.create(slug="broke", name="Broke")
     base = plans.latest_version("business")
@@ -109,7 +102,10 @@ def main() -> None:
     users["broke"] = join(empty, "broke@empty.example", "member")
     join(empty, "boss@empty.example", "owner")
     users["operator"] = User.objects.create_superuser("operator@sluice.example")
-    print(json.dumps({name: [mint_link(user=user) for _ in range(LINKS)] for name, user in users.items()}))
+    return {name: [mint_link(user=user) for _ in range(LINKS)] for name, user in users.items()}
 
 
-main()
+def grant(slug: str, amount: int) -> None:
+    """Give a tenant so many µcr."""
+    wallet = Wallet.objects.get(tenant__slug=slug)
+    credits.grant(wallet_id=wallet.id, amount=amount, kind=CreditGrant.Kind.PAID, key="browser")

@@ -145,40 +145,42 @@ def test_what_is_selected_in_the_growing_block_stays_selected(visit):
     assert seen == ["first words", "first words", "first words and more, the end"]
 
 
-@pytest.mark.parametrize(
-    ("text", "formulas"),
-    [
-        (r"so \(a_1 * b_2 * c\) holds", ["a_1 * b_2 * c"]),
-        ("$$\n- x_1\n= y\n$$", ["- x_1\n= y"]),
-        (r"\[ \frac{1}{2} \]", [r"\frac{1}{2}"]),
-        ("with $x_i$ and $y_i$.", ["x_i", "y_i"]),
-        ("it costs $5 and $6 or `$a$`", []),
-        (r"\(\href{javascript:alert(1)}{x}\)", [r"\href{javascript:alert(1)}{x}"]),
-        (r"\(\frac{1}\) is broken", []),
-    ],
+FORMULAS = (  # a text, and the formulas in it
+    (r"so \(a_1 * b_2 * c\) holds", ["a_1 * b_2 * c"]),
+    ("$$\n- x_1\n= y\n$$", ["- x_1\n= y"]),
+    (r"\[ \frac{1}{2} \]", [r"\frac{1}{2}"]),
+    ("with $x_i$ and $y_i$.", ["x_i", "y_i"]),
+    ("it costs $5 and $6 or `$a$`", []),
+    (r"\(\href{javascript:alert(1)}{x}\)", [r"\href{javascript:alert(1)}{x}"]),
+    (r"\(\frac{1}\) is broken", []),
 )
-def test_formulas_are_shown_as_formulas(visit, text, formulas):
+
+
+def test_formulas_are_shown_as_formulas(visit):
     """Their underscores and stars became emphasis, their brackets were lost."""
     page = visit("member").page
     page.evaluate(
-        """async (text) => {
+        """async (texts) => {
           const { render } = await import("/static/chat/markdown.js");
-          const place = document.createElement("div");
-          place.id = "formulas";
-          place.className = "prose";
-          place.append(render(text));
-          document.body.append(place);
+          for (const [number, text] of texts.entries()) {
+            const place = document.createElement("div");
+            place.id = `formulas-${number}`;
+            place.className = "prose";
+            place.append(render(text));
+            document.body.append(place);
+          }
           await import("katex");
           await new Promise(requestAnimationFrame);
         }""",
-        text,
+        [text for text, _ in FORMULAS],
     )
-    place = page.locator("#formulas")
-    expect(place.locator(".math")).to_have_count(len(formulas))
-    assert [one.get_attribute("title") for one in place.locator(".math").all()] == formulas
-    expect(place.locator(".math math")).to_have_count(len(formulas))
-    expect(place.locator("em, a, script")).to_have_count(0)
-    assert place.locator("[href]").count() == 0
+    for number, (text, formulas) in enumerate(FORMULAS):
+        place = page.locator(f"#formulas-{number}")
+        expect(place.locator(".math"), text).to_have_count(len(formulas))
+        assert [one.get_attribute("title") for one in place.locator(".math").all()] == formulas, text
+        expect(place.locator(".math math"), text).to_have_count(len(formulas))
+        expect(place.locator("em, a, script"), text).to_have_count(0)
+        assert place.locator("[href]").count() == 0, text
 
 
 def test_a_link_is_shown_before_it_is_followed(visit):
@@ -506,7 +508,7 @@ def test_credit_that_ends_in_mid_answer_is_offered_a_way_on(site, visit):
     expect(offer).to_contain_text("at the last one that the credit paid for")
     expect(offer).to_contain_text("credits are left")
     expect(page.locator("a.balance")).to_have_class(re.compile("low"))
-    site.script("grant", "poor", "1000000")
+    site.inside.ask("tests.browser.seed:grant", "poor", 1_000_000)
     offer.get_by_role("button", name="Continue the answer").click()
     expect(answers(page)).to_have_count(2)
     expect(answers(page).last.locator("[data-reading=rate]")).to_be_visible()

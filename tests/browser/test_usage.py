@@ -74,7 +74,8 @@ def test_usage_shows_what_the_chat_used(site, visit):
     ask(page, "count me")
     expect(answers(page).last.locator("[data-reading=credits]")).to_be_visible()
     expect(answers(page).last.get_by_role("button", name="Regenerate")).to_be_visible()
-    site.manage("jobs", "--once")
+    code, *told = site.inside.ask("manage", "jobs", "--once")
+    assert code == 0, told
     page.get_by_role("link", name="Usage & keys").click()
     expect(page.get_by_role("heading", name="Usage", exact=True)).to_be_visible()
     page.get_by_label("Model", exact=True).select_option("echo")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inference.sources.first_models import CHAT
-from tests.services.postgres import free_port
-from tests.stack.conftest import ROOT, Stack, migrate
+from tests.services.ports import lease_port
+from tests.stack.stack import ROOT, Stack, environment_of, migrate
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,10 @@ def serving() -> Iterator[Gateway]:
     """Serve the models of a run until the end of the block; nothing of it is left behind, SIGTERM or not."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sluice-conformance-") as folder:
-        home, port = Path(folder), free_port()
+        home, port = Path(folder), lease_port()
         url = f"http://127.0.0.1:{port}"
-        environment = {**os.environ, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", "SLUICE_BASE_URL": url}
+        environment = environment_of(home, SLUICE_BASE_URL=url)
         environment |= dict.fromkeys(("SLUICE_API_RATE_CALLER", "SLUICE_API_RATE_ADDRESS"), "1000000/minute")
-        for name in ("DJANGO_SETTINGS_MODULE", "DATABASE_URL", "REDIS_URL"):
-            environment.pop(name, None)
         migrate(home)
         seed = [sys.executable, "-m", "tests.conformance.seed"]
         told = subprocess.run(seed, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -61,6 +58,4 @@ def serving() -> Iterator[Gateway]:
             try:
                 stack.stop()
             finally:
-                if stack.process is not None:
-                    stack.process.kill()
-                    stack.process.wait()
+                stack.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import pytest
 from django.core.cache import cache
@@ -15,7 +15,7 @@ from gateway.batches import intake
 from gateway.models import APIKey, Membership, Project, Tenant, User
 from gateway.replay.room import ROOM
 from gateway.runtime import epoch
-from gateway.services import keys, members, tenants
+from gateway.services import admin_keys, keys, members, tenants
 from tests.rows import again
 
 PASSWORD = "kvb3!xq9-plum"
@@ -35,6 +35,12 @@ class Party:
     @property
     def bearer(self) -> dict[str, str]:
         return {"authorization": f"Bearer {self.secret}"}
+
+    @cached_property
+    def admin_bearer(self) -> dict[str, str]:
+        """An admin key, which makes other keys."""
+        _, secret = admin_keys.create_admin_key(tenant=self.tenant, name="administers", created_by=self.owner)
+        return {"authorization": f"Bearer {secret}"}
 
     def client(self) -> Client:
         """A browser in which the owner is signed in."""

@@ -32,15 +32,12 @@ SET_UP = "import os, sys, django; sys.argv = {command!r}; django.setup()\n"
 # Celery asks its programs' `setup_logging` hook; the class is the one that each program makes.
 CELERY_WORKER = "from gateway.celery import app; app.Worker(pool='threads', quiet=True).setup_logging()"
 CELERY_BEAT = "from gateway.celery import app; app.Beat(quiet=True).setup_logging()"
-JOBS = """from gateway.celery import app
-from gateway.broker.worker import Worker
-Worker(app=app, pool='threads', quiet=True).setup_logging()"""
 PROCESSES = {
     "gateway": """from gateway.logs import background, configure_logs
 configure_logs(stream=background())
 import gateway.asgi  # which sets Django up once more""",
     "serve": "from gateway.logs import configure_logs; configure_logs()",
-    "jobs": JOBS,
+    "jobs": "from gateway.logs import configure_logs; configure_logs()",
     "celery worker": CELERY_WORKER,
     "celery beat": CELERY_BEAT,
     "migrate": "",  # any command that configures nothing itself
@@ -51,7 +48,12 @@ def run(program, tmp_path, **options):
     return subprocess.Popen(
         [sys.executable, "-c", program],
         cwd=ROOT,
-        env={**os.environ, "SLUICE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "gateway.settings"},
+        env={
+            **os.environ,
+            "SLUICE_HOME": str(tmp_path),
+            "DJANGO_SETTINGS_MODULE": "gateway.settings",
+            "REDIS_URL": "redis://127.0.0.1",  # Celery runs with one alone; nothing connects
+        },
         text=True,
         **options,
     )

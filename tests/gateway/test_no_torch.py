@@ -1,4 +1,4 @@
-"""No web process loads the engine's libraries: what Django and the data plane import, looked at in a fresh process."""
+"""Web processes and jobs load neither the engine's libraries nor Celery: what each imports, in a fresh process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = ["torch", "transformers", "safetensors", "numpy"]
+HEAVY = ["torch", "transformers", "safetensors", "numpy", "celery", "kombu"]
 
 
 IMPORTS = (
@@ -16,7 +16,7 @@ IMPORTS = (
 )
 
 
-def test_no_web_process_imports_the_engine():
+def test_no_process_imports_the_engine_or_celery():
     look = "import os, sys; os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'gateway.settings'); "
     look += f"{'; '.join(IMPORTS)}; print([name for name in {HEAVY} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, check=False)

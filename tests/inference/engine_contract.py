@@ -1,4 +1,4 @@
-"""What every engine promises (DESIGN §4), as one suite: a subclass gives it a `harness` fixture."""
+"""What every engine promises, as one suite: a subclass gives it a `harness` fixture."""
 
 from __future__ import annotations
 

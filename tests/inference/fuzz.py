@@ -123,7 +123,7 @@ class Case:
 
 @dataclass
 class Fuzz:
-    """See the module. `run` returns how the requests ended; what differs raises AssertionError."""
+    """One fuzzed run. `run` returns how the requests ended; what differs raises AssertionError."""
 
     loaded: LoadedModel
     folders: dict[str, Path]  # of its adapters

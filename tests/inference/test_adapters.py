@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from inference.architectures.load import kernel_folder, load_model
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
 from inference.errors import InvalidRequestError, OverloadedError, UnpreparedError
 from inference.execution.adapter_room import Bounds
 from inference.execution.backend import LoadedModel
-from inference.execution.tiers import choose
 from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.types import SamplingParams
@@ -24,14 +22,11 @@ from tests.inference.adapting import FUSED, merge, save_adapter
 from tests.inference.drive import Drive, Reference, assert_same, reference_model
 from tests.inference.engine_contract import chat
 from tests.inference.exactness import overlapping
+from tests.inference.sweeps import crossed, first
 from tests.inference.tiny import save_tiny
-
-pytestmark = pytest.mark.usefixtures("one_thread")
 
 PROMPTS = [[5, 9, 11, 30, 7], list(range(3, 40)), [60, 61, 62] * 9, list(range(100, 121))]
 NEW = 12
-HAS_C = choose(torch.float32, kernel_folder()).tier.startswith("C kernels")
-needs_c = pytest.mark.skipif(not HAS_C, reason="no C kernels here")
 
 
 def load(folder: Path, **settings: Any) -> LoadedModel:
@@ -39,19 +34,21 @@ def load(folder: Path, **settings: Any) -> LoadedModel:
     return load_model(EngineConfig("test", str(folder), **settings), threads=1)
 
 
+ADAPTED: list[tuple[str, int, dict[str, Any]]] = [
+    ("phi3", 5, {"targets": FUSED}),
+    ("qwen3", 16, {"use_rslora": True}),
+    ("llama", 1, {}),
+    ("qwen2", 3, {"targets": ("q_proj", "down_proj")}),
+    ("mixtral", 4, {"targets": ("k_proj", "o_proj")}),
+]
+
+
 @pytest.mark.parametrize(
-    ("kind", "rank", "settings"),
-    [
-        ("llama", 1, {}),
-        ("qwen3", 16, {"use_rslora": True}),
-        ("phi3", 5, {"targets": FUSED}),
-        ("qwen2", 3, {"targets": ("q_proj", "down_proj")}),
-        ("mixtral", 4, {"targets": ("k_proj", "o_proj")}),
-    ],
+    ("adapted", "tier"), crossed(ADAPTED, ["auto", "torch", "reference"], ids=lambda adapted: adapted[0])
 )
-@pytest.mark.parametrize("tier", ["auto", "torch", "reference"])
-def test_equal_to_merged_weights(tmp_path: Path, kind: str, rank: int, settings: Any, tier: str) -> None:
+def test_equal_to_merged_weights(tmp_path: Path, adapted: tuple[str, int, dict[str, Any]], tier: str) -> None:
     """In one step with rows of another adapter and of none, all in chunks."""
+    kind, rank, settings = adapted
     folder = save_tiny(kind, tmp_path / "model")
     one = save_adapter(folder, tmp_path / "one", rank=rank, **settings)
     two = save_adapter(folder, tmp_path / "two", rank=2, alpha=3, seed=1, targets=settings.get("targets", ("up_proj",)))
@@ -79,8 +76,10 @@ FORMS = [
 NAMES = ["a", "", "b", "a"]
 
 
-@pytest.fixture(scope="module", params=FORMS if HAS_C else [], ids=lambda form: "-".join(form.values()))
-def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
+@pytest.fixture(scope="module")
+def served(
+    request: pytest.FixtureRequest, c_kernels: None, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[LoadedModel, Any]:
     root = tmp_path_factory.mktemp("adapted")
     folder = save_tiny("qwen3", root / "model", sliding_window=None)
     loaded = load(folder, kv_tokens=4096, **request.param)
@@ -97,8 +96,12 @@ CONDITIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@needs_c
-@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize(
+    ("served", "condition"),
+    crossed(FORMS, CONDITIONS, ids=lambda form: "-".join(form.values())),
+    indirect=["served"],
+    scope="module",
+)
 def test_the_same_bits_alone_and_in_every_condition(served: Any, condition: str) -> None:
     loaded, offered = served
     told = SamplingParams(temperature=0.8, logprobs=2)
@@ -123,7 +126,7 @@ def test_the_same_bits_alone_and_in_every_condition(served: Any, condition: str)
     assert not loaded.adapters._held
 
 
-@needs_c
+@pytest.mark.parametrize("served", first(FORMS), indirect=True)
 def test_steps_with_adapters_are_recorded_like_others(served: Any) -> None:
     """A step that the recorder finds to compute between the kernels would put an end to recording, for every row."""
     loaded, offered = served

@@ -6,18 +6,15 @@ Alone, in any batch, in chunks of any size, preempted, from cache, with drafts, 
 from __future__ import annotations
 
 import pytest
-import torch
 
-from inference.architectures.load import kernel_folder, load_model
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.execution.tiers import choose
 from tests.inference.exactness import CONDITIONS, Exactness
 from tests.inference.random_requests import some_grammars
+from tests.inference.sweeps import crossed
 from tests.inference.tiny import save_tiny
 
-pytestmark = pytest.mark.skipif(
-    not choose(torch.float32, kernel_folder()).tier.startswith("C kernels"), reason="no C kernels here"
-)
+pytestmark = pytest.mark.usefixtures("c_kernels", "one_checker")
 FORMS = [
     {"dtype": "float32"},
     {"dtype": "bfloat16"},
@@ -26,12 +23,11 @@ FORMS = [
     {"dtype": "float32", "kv_dtype": "int8"},
     {"dtype": "bfloat16", "quantization": "w8a8", "kv_dtype": "int8"},
 ]
-
-
 TWO_THREADS = FORMS[2]  # the other forms have one
+ORDERED = ["all of it", *(name for name in CONDITIONS if name != "all of it")]
 
 
-@pytest.fixture(scope="module", params=FORMS, ids=lambda form: "-".join(form.values()))
+@pytest.fixture(scope="module")
 def exactness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exactness:
     folder = save_tiny("qwen3", tmp_path_factory.mktemp("model"), sliding_window=None)
     config = EngineConfig("test", str(folder), kv_tokens=4096, **request.param)
@@ -40,7 +36,12 @@ def exactness(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return Exactness(loaded, requests=16, seed=11)
 
 
-@pytest.mark.parametrize("condition", CONDITIONS)
+@pytest.mark.parametrize(
+    ("exactness", "condition"),
+    crossed(FORMS, ORDERED, ids=lambda form: "-".join(form.values())),
+    indirect=["exactness"],
+    scope="module",
+)
 def test_answers_are_those_of_requests_alone(exactness: Exactness, condition: str) -> None:
     difference = exactness.compare(CONDITIONS[condition])
     assert difference.requests == 16

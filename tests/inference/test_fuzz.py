@@ -5,17 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
-from inference.architectures.load import kernel_folder
 from inference.execution.backend import LoadedModel
-from inference.execution.tiers import choose
 from tests.inference.fuzz import Fuzz, load
+from tests.inference.sweeps import first
 
 Loaded = tuple[LoadedModel, dict[str, Path]]
-needs_c = pytest.mark.skipif(
-    not choose(torch.float32, kernel_folder()).tier.startswith("C kernels"), reason="no C kernels here"
-)
+needs_c = pytest.mark.usefixtures("c_kernels")
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +21,8 @@ def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return load(folder, **getattr(request, "param", {}))
 
 
-@pytest.mark.parametrize(
-    "loaded", [{}, pytest.param({"kv_dtype": "int8"}, marks=[needs_c, pytest.mark.slow])], indirect=True
-)
+@needs_c
+@pytest.mark.parametrize("loaded", first([{}, {"kv_dtype": "int8"}]), indirect=True)
 def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
     fuzz = Fuzz(*loaded, seed=3)
     ends = fuzz.run(160)
@@ -43,13 +38,13 @@ def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
     assert ends["queue_timeout"]
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @pytest.mark.parametrize("seed", range(10, 20))  # parts, which the suite's processes share
 def test_five_thousand_random_requests_answer_as_they_do_alone(loaded: Loaded, seed: int) -> None:
     assert sum(Fuzz(*loaded, seed=seed).run(500).values()) == 500
 
 
-@pytest.mark.slow
+@pytest.mark.sweep
 @needs_c
 @pytest.mark.parametrize(
     "loaded",

@@ -28,9 +28,10 @@ from inference.types import (
     SamplingParams,
     Usage,
 )
+from tests.inference.sweeps import first
 from tests.inference.tiny import save_tiny
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_checker")]
 
 KIND = GuidanceKind
 SCHEMA = {
@@ -52,7 +53,7 @@ GUIDANCES = (
 )
 
 
-@pytest.fixture(scope="module", params=["c", "torch"])
+@pytest.fixture(scope="module", params=first(["c", "torch"]))
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     folder = save_tiny(
         "llama", tmp_path_factory.mktemp("guidance"), vocab_size=VOCABULARY + 5, eos_token_id=END_OF_TURN
@@ -131,7 +132,7 @@ def is_right(guidance: Guidance, text: str) -> bool:
             return 2 <= len(text.split(",")) <= 5
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", first(range(6)))
 def test_guided_in_a_batch_is_as_alone_and_right(loaded: LoadedModel, seed: int) -> None:
     requests = mixed(seed)
     together = run(engine_of(loaded), *requests)
@@ -153,7 +154,7 @@ def test_rows_without_guidance_are_as_if_no_other_had_any(loaded: LoadedModel) -
         assert with_guided[request.id] == without[request.id]
 
 
-@pytest.mark.parametrize("seed", range(12, 16))
+@pytest.mark.parametrize("seed", first(range(12, 16)))
 def test_guided_with_drafts_is_as_without(loaded: LoadedModel, seed: int) -> None:
     requests = mixed(seed, 4)
     wanted = run(engine_of(loaded, max_rows=2), *requests)
@@ -172,7 +173,7 @@ def test_guided_and_preempted_is_as_undisturbed(loaded: LoadedModel) -> None:
     assert small.schedulers[0].stats().preemptions
 
 
-@pytest.mark.parametrize("seed", range(20, 23))
+@pytest.mark.parametrize("seed", first(range(20, 23)))
 def test_guided_in_steps_that_overlap_is_as_in_turn(
     loaded: LoadedModel, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -185,7 +186,7 @@ def test_guided_in_steps_that_overlap_is_as_in_turn(
     assert run(engine_of(overlapping), *requests) == run(engine_of(loaded), *requests)
 
 
-@pytest.mark.parametrize("cut", [1, 9, 20])
+@pytest.mark.parametrize("cut", first([9, 1, 20]))
 def test_another_engine_goes_on_within_the_guidance(loaded: LoadedModel, cut: int) -> None:
     request = asked("resumed", JSON, temperature=1.0)
     whole = run(engine_of(loaded), request)["resumed"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = ("/opt/venv", "/var/lib/sluice", "/run/sluice", "/src", "/app")
@@ -169,7 +169,7 @@ def test_the_gateway_is_built_whole_and_without_torch(build):
     assert "torch" not in said
     there = {path.name for path in app.iterdir()}
     assert there == {
-        *("manage.py", "LICENSE", "gateway", "billing", "routing", "inference", "templates", "static", "deploy")
+        *("manage.py", "LICENSE", "gateway", "billing", "routing", "inference", "desk", "templates", "static", "deploy")
     }
     assert {path.name for path in (app / "deploy").iterdir()} == {"docker"}
     assert list(app.rglob("__pycache__")), "compiled, since its user can't"
@@ -247,7 +247,7 @@ def test_health_is_what_the_process_shows(tmp_path):
     assert ask("celery", SLUICE_HEARTBEAT=str(beat)) == 0
     beat.unlink()
     assert ask("celery", SLUICE_HEARTBEAT=str(beat)) == 1, "it hangs since before its first task"
-    assert ask("gateway", SLUICE_METRICS_PORT=str(free_port())) == 1
+    assert ask("gateway", SLUICE_METRICS_PORT=str(lease_port())) == 1
 
 
 def test_gateways_image_can_send_the_traces_that_the_compose_file_may_ask_for():

@@ -1,4 +1,4 @@
-"""The proxies' files of deploy/ let in what the settings' defaults let in. `tests/stack/test_proxies.py` runs them."""
+"""The files of deploy/ for proxies let in what is let in by default; `stack/cluster/test_proxies.py` runs them."""
 
 from __future__ import annotations
 

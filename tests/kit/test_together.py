@@ -1,4 +1,4 @@
-"""Tests that share processes run in one worker, whichever pytest and xdist run them."""
+"""Tests that share what takes long to start run in one worker, whichever pytest and xdist run them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ TEST = "import pytest\n@pytest.mark.parametrize('n', range(6))\ndef test_it(n): 
 
 
 @pytest.mark.slow  # starts a run of its own
-def test_each_such_folder_is_run_by_one_worker(tmp_path):
-    for folder in (*TOGETHER, "tests/kit/"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "test_it.py").write_text(TEST)
+def test_each_file_and_each_such_folder_is_run_by_one_worker(tmp_path):
+    files = [f"{folder}test_{name}.py" for folder in (*TOGETHER, "tests/kit/") for name in ("one", "two")]
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(TEST)
     (tmp_path / "pytest.ini").touch()
     plugins = ["-p", "tests.plugin", "-p", "no:django", "-p", "no:cacheprovider", "--import-mode=importlib"]
-    command = [sys.executable, "-m", "pytest", *plugins, "-n", "2", "--dist", "loadgroup", "-v", "tests"]
+    command = [sys.executable, "-m", "pytest", *plugins, "--database=sqlite", "-n", "2", "-v", "tests"]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment["PYTHONPATH"] = str(ROOT)
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [line for line in done.stdout.splitlines() if " PASSED " in line]
-    assert len(ran) == 18
-    for folder in TOGETHER:
-        workers = {line.partition("]")[0] for line in ran if folder in line}
-        assert len(workers) == 1, (folder, ran)
+    assert len(ran) == 6 * len(files)
+    for together in (*TOGETHER, *files):
+        workers = {line.partition("]")[0] for line in ran if together in line}
+        assert len(workers) == 1, (together, ran)

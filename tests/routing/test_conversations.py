@@ -5,11 +5,12 @@ from dataclasses import replace
 import pytest
 
 from routing.catalogue import Ceiling, RuleEntry
+from routing.hook import Instruction
 from routing.routes import route
-from routing.types import Comparison, Instruction, Kept, Price, Similarity
+from routing.types import Comparison, Kept, Price, Similarity
 from tests.routing.test_routes import LABELS, Replicas, ask, catalogue, deployment, model
 
-DESK = model("desk")
+DESK = replace(model("desk"), base="small")
 PRICES = {"labels": Price(5, 50), "small": Price(10, 100), "desk": Price(20, 200), "big": Price(40, 400)}
 
 
@@ -18,9 +19,9 @@ def ruled(name, target, task="", **more):
 
 
 RULES = (
-    ruled("schemas", "desk", "extract", structure="schema", holds_answers=True),
-    ruled("labels", "labels", "classify", holds_answers=True),
-    ruled("fields", "desk", "extract", holds_answers=True),
+    ruled("schemas", "desk", "extract", structure="schema"),
+    ruled("labels", "labels", "classify"),
+    ruled("fields", "desk", "extract"),
     ruled("programs", "big", "code"),
     ruled("talk", "small", "chat"),
     ruled("rest", "small"),
@@ -110,9 +111,20 @@ def test_why_a_specialist_does_not_keep_talk_is_told():
     assert any(one.model == "desk" and "for extract alone" in one.rejected for one in decision.candidates)
 
 
-def test_a_model_that_a_rule_gives_for_talk_too_keeps_talk_though_another_holds_its_answers():
-    decision = decide("desk", rules=(*RULES, ruled("more", "desk")), **found_by("plan", "chat"))
-    assert (decision.model, decision.rule, decision.holds_answer) == ("desk", "more", False)
+@pytest.mark.parametrize(
+    ("rules", "is_specialist"),
+    [(RULES, True), ((*RULES, ruled("more", "desk")), False), ((*RULES, ruled("sums", "desk", "summarize")), False)],
+)
+def test_an_adapter_is_a_specialist_while_rules_give_it_for_labels_and_fields_alone(rules, is_specialist):
+    assert decide(None, rules=rules, **found_by("field", "extract")).is_specialist == is_specialist
+    talk = decide("desk", rules=rules, **found_by("plan", "chat"))
+    assert (talk.model, talk.is_specialist) == ("small" if is_specialist else "desk", False)
+
+
+def test_a_general_model_is_no_specialist_though_rules_give_it_for_fields_alone():
+    rules = (*(rule for rule in RULES if rule.task != "code"), ruled("more fields", "big", "extract"))
+    assert decide("big", rules=rules, **found_by("plan", "chat")).model == "big"
+    assert not decide(None, rules=rules, name="big").is_specialist
 
 
 @pytest.mark.parametrize("query", [found_by("plan", "chat"), found_by("field", "chat")], ids=["default", "field"])

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from routing.catalogue import Catalogue, Ceiling, DeploymentEntry, ModelEntry, ReplicaEntry, RuleEntry
 from routing.conditions import to_compare
 from routing.errors import RoutingError
+from routing.hook import Instruction
 from routing.own_models import OwnTerms
 from routing.routes import route
 from routing.tasks import find_task
-from routing.types import SOURCES, STEPS, Comparison, Instruction, Kept, Price, RouteQuery, Similarity
+from routing.types import SOURCES, STEPS, Comparison, Kept, Price, RouteQuery, Similarity
 
 PLAN = {"plan": "business", "plan_default_task": "chat", "allowed_models": frozenset()}
 LABELS = RuleEntry(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-_random = random.SystemRandom()  # two test processes take the same of no seed
+from tests.services.ports import lease_port
 
 
 def find_binaries() -> Path:
@@ -26,18 +24,6 @@ def find_binaries() -> Path:
     if on_path:
         return Path(on_path).parent
     raise RuntimeError("PostgreSQL's server binaries are missing: run `make system` (Debian: postgresql)")
-
-
-def free_port(count: int = 1) -> int:
-    """Return the first of `count` free ports, below those that the system gives to connections, so that none of these
-    takes one meanwhile.
-    """
-    while True:
-        port = _random.randrange(10_000, 32_000)
-        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
-            for number in range(count):
-                probes.enter_context(socket.socket()).bind(("127.0.0.1", port + number))
-            return port
 
 
 @dataclass(frozen=True)
@@ -57,7 +43,7 @@ class PostgresServer:
         """Make a cluster and start it; as root everything runs as another user, as PostgreSQL demands."""
         binaries = find_binaries()
         folder = Path(tempfile.mkdtemp(prefix="sluice-pg-", dir="/tmp"))
-        server = cls(folder=folder, binaries=binaries, port=free_port())
+        server = cls(folder=folder, binaries=binaries, port=lease_port())
         if os.geteuid() == 0:
             shutil.chown(folder, server._user())
         initdb = ("initdb", "-D", "data", "-U", "sluice", "--auth=trust", "--no-sync", "--encoding=UTF8", "--locale=C")

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
@@ -31,7 +31,7 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 def nginx(gateways: list[str], folder: Path) -> Iterator[str]:
     """Run nginx in front of two gateways; yields its address."""
     certificate(folder)
-    plain, port = free_port(), free_port()
+    plain, port = lease_port(), lease_port()
     text = (DEPLOY / "nginx.conf").read_text()
     for written, here in (
         ("127.0.0.1:8001", gateways[0]),
@@ -60,7 +60,7 @@ def nginx(gateways: list[str], folder: Path) -> Iterator[str]:
 @contextlib.contextmanager
 def caddy(gateways: list[str], folder: Path, site: str = "http://127.0.0.1:{port}") -> Iterator[str]:
     """Run Caddy in front of two gateways; yields its address."""
-    port = free_port()
+    port = lease_port()
     own = {"SLUICE_SITE": site.format(port=port), "SLUICE_GATEWAYS": " ".join(gateways), "XDG_DATA_HOME": str(folder)}
     command = ["caddy", "run", "--config", str(caddyfile(folder)), "--adapter", "caddyfile"]
     with running(command, port, folder, {**os.environ, **own, "XDG_CONFIG_HOME": str(folder)}):

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 
 
 @dataclass
@@ -31,7 +31,7 @@ class RedisServer:
     @classmethod
     def start(cls) -> RedisServer:
         """Start a server on a free port."""
-        server = cls(Path(tempfile.mkdtemp(prefix="sluice-redis-", dir="/tmp")), free_port())
+        server = cls(Path(tempfile.mkdtemp(prefix="sluice-redis-", dir="/tmp")), lease_port())
         server.start_again()
         return server
 

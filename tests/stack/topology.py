@@ -1,6 +1,6 @@
 """Sluice past one machine, as processes on loopback.
 
-PostgreSQL, Redis, `serve` with two gateways (and a worker, Celery and beat of its own), a second worker as a node over
+PostgreSQL, Redis, `serve` with two gateways (and a worker and the jobs' loop), a second worker as a node over
 tcp with keys, a Celery worker and a beat beside them, and a scripted foreign server.
 """
 
@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +24,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.services.redis import RedisServer
-from tests.stack.conftest import PATIENCE, ROOT, Stack, running_stack
+from tests.stack.stack import PATIENCE, ROOT, Stack, children_of, running_stack
 from tests.stack.web import ask
 
 NODE = "far"
@@ -71,47 +71,59 @@ class Process:
 
 @dataclass
 class Topology:
-    """All of it while it runs; `beside` are the processes that `serve` doesn't start."""
+    """All of it while it runs; `beside` are the processes that `serve` doesn't start, and `engines` is how many each
+    gateway has ready when all is well.
+    """
 
     stack: Stack
     redis: RedisServer
     far_home: Path
     metrics_port: int
     upstream_port: int
+    engines: int
     beside: dict[str, Process] = field(default_factory=dict)
 
     def far_worker(self) -> int:
         """Return the process id of the far node's worker process; LookupError while there is none."""
-        for child in children_of(self.beside[NODE].pid):
-            with suppress(FileNotFoundError, ProcessLookupError):
-                if b"inference.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    return child
+        for child in children_of(self.beside[NODE].pid, "inference.worker"):
+            return child
         raise LookupError("no worker runs on the far node")
 
     def places(self) -> dict[str, set[str]]:
         """Return for each gateway the engines that it has ready, as ``deployment@node``."""
-        found = {}
+        return {
+            f"gateway-{number}": {"@".join(labels.split('"')[1:4:2]) for labels, value in samples if value == 1}
+            for number, samples in enumerate(self._samples("sluice_deployment_ready{"), 1)
+        }
+
+    def counted(self, name: str) -> list[float]:
+        """Return what each gateway says of a metric, over all labels that don't begin otherwise than `name`."""
+        return [sum(value for _, value in samples) for samples in self._samples(name)]
+
+    def _samples(self, name: str) -> list[list[tuple[str, float]]]:
+        """Return for each gateway the samples that begin with `name`, and their values."""
+        found = []
         for index in range(2):
-            text = ask(f"http://127.0.0.1:{self.metrics_port + index}/metrics").text
-            lines = [line for line in text.splitlines() if line.startswith("sluice_deployment_ready{")]
-            found[f"gateway-{index + 1}"] = {
-                "@".join(line.split('"')[1:4:2]) for line in lines if float(line.rpartition(" ")[2]) == 1
-            }
+            lines = ask(f"http://127.0.0.1:{self.metrics_port + index}/metrics").text.splitlines()
+            parts = [line.rpartition(" ") for line in lines if line.startswith(name)]
+            found.append([(labels, float(value)) for labels, _, value in parts])
         return found
 
     def wait_until(self, is_so: Callable[[], bool], what: str, patience: float = READY_SECONDS) -> None:
         """Return once it is so; AssertionError with what was said when it takes too long."""
         until = time.monotonic() + patience
         while True:
-            with suppress(OSError):
+            with suppress(OSError, LookupError):
                 if is_so():
                     return
             assert time.monotonic() < until, f"{what}\n{self.said()[-8000:]}"
-            time.sleep(0.1)
+            time.sleep(0.05)
 
     def wait_until_ready(self) -> None:
         """Return once both gateways have all engines ready."""
-        self.wait_until(lambda: all(len(one) == 4 for one in self.places().values()), "some engine isn't ready")
+        self.wait_until(
+            lambda: all(len(one) == self.engines for one in self.places().values()), "some engine isn't ready"
+        )
 
     def served(self) -> dict[str, dict[str, int]]:
         """Return what the foreign server says that it ran, by request: tokens of the prompt and of the answer."""
@@ -120,20 +132,17 @@ class Topology:
 
     def leases(self) -> int:
         """Return how many leases and waiting requests the rate store holds, those that have ended left out."""
-        return int(self.stack.script("leases")["held"])
+        return sum(self.stack.script("leases").values())
 
     def audit(self) -> dict[str, Any]:
         """Return what database, both workers' records and the foreign server say."""
-        records = [f"{self.stack.home}/worker-local.record", f"{self.far_home}/worker-{NODE}.record"]
-        remote = self.far_home / "served.json"
-        remote.write_text(json.dumps(self.served()))
-        return dict(self.stack.script("audit", json.dumps(records), str(remote)))
+        return dict(self.stack.script("audit", [str(path) for path in self.stack.records], self.served()))
 
-    def settled(self, patience: float = 180.0) -> dict[str, Any]:
+    def settled(self, patience: float = PATIENCE) -> dict[str, Any]:
         """The same once no hold is open, or after `patience` seconds."""
         until = time.monotonic() + patience
         while (found := self.audit())["holds"] and time.monotonic() < until:
-            time.sleep(1)
+            time.sleep(0.2)
         return found
 
     def said(self) -> str:
@@ -142,41 +151,42 @@ class Topology:
         return logs + "--- serve\n" + "".join(self.stack.said)
 
 
-def children_of(pid: int) -> list[int]:
-    found = []
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(FileNotFoundError, ProcessLookupError):
-            if int(status.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(status.parent.name))
-    return sorted(found)
-
-
 @contextmanager
-def running_topology(variables: dict[str, str] | None = None, **fake_options: Any) -> Iterator[Topology]:
-    """Run all of it, ready for work; DATABASE_URL must name a PostgreSQL server. Whatever happens, nothing is left."""
+def running_topology(
+    server: str,
+    variables: Mapping[str, str] | None = None,
+    replicated: tuple[str, ...] = ("fake-chat",),
+    **fake_options: Any,
+) -> Iterator[Topology]:
+    """Run all of it, ready for work, with a database of the PostgreSQL `server`; the models `replicated` are on both
+    nodes. Whatever happens, nothing is left.
+    """
     with ExitStack() as parts:
         redis = RedisServer.start()
         parts.callback(redis.stop)
         far_home = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="sluice-far-")))
-        metrics_port, upstream_port = free_port(2), free_port()
+        metrics_port, upstream_port = lease_port(2), lease_port()
         settings = {
             "REDIS_URL": redis.url,
             "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
             "SLUICE_METRICS_PORT": str(metrics_port),
             "SLUICE_REMOTE_NETWORKS": "127.0.0.0/8",
             "SLUICE_QUEUE_SECONDS": "200",
+            **(variables or {}),
         }
-        stack = parts.enter_context(running_stack(settings | (variables or {}), ("--gateways", "2"), **fake_options))
-        topology = Topology(stack, redis, far_home, metrics_port, upstream_port)
+        stack = parts.enter_context(running_stack(settings, ("--gateways", "2"), server=server, **fake_options))
+        stack.records.append(far_home / f"worker-{NODE}.record")
+        engines = len({"chat", "embedding", *fake_options}) + len(replicated) + 1  # the foreign server's
+        topology = Topology(stack, redis, far_home, metrics_port, upstream_port, engines)
         parts.callback(_end, topology)
-        _spread(topology)
+        _spread(topology, replicated)
         yield topology
 
 
-def _spread(topology: Topology) -> None:
+def _spread(topology: Topology, replicated: tuple[str, ...]) -> None:
     """Start what `serve` doesn't start, and have the catalogue know of it."""
     stack, far_home = topology.stack, topology.far_home
-    stack.manage("nodes", "add", NODE, "--address", f"tcp://127.0.0.1:{free_port()}")
+    stack.manage("nodes", "add", NODE, "--address", f"tcp://127.0.0.1:{lease_port()}")
     (stack.home / f"node-{NODE}.key").rename(far_home / f"node-{NODE}.key")
     celery = [sys.executable, "-m", "celery", "-A", "gateway"]
     upstream = [sys.executable, "-m", "tests.stack.programs.upstream", "--port", str(topology.upstream_port)]
@@ -185,12 +195,12 @@ def _spread(topology: Topology) -> None:
         ("upstream", upstream, stack.environment),
         (NODE, [sys.executable, "manage.py", "worker", "--node", NODE], far),
         ("celery", [*celery, "worker", "--concurrency", "1", "--pool", "solo"], stack.environment),
-        ("beat", [*celery, "beat", "--schedule", str(far_home / "beat")], stack.environment),
+        ("beat", [*celery, "beat", "--pidfile="], stack.environment),
     ):
         topology.beside[name] = Process(command, environment, far_home / f"{name}.log")
         topology.beside[name].start()
     topology.wait_until(lambda: topology.served() == {}, "the foreign server doesn't answer")
-    stack.script("spread", NODE, f"http://127.0.0.1:{topology.upstream_port}")
+    stack.script("spread", NODE, replicated, f"http://127.0.0.1:{topology.upstream_port}")
     topology.wait_until_ready()
 
 

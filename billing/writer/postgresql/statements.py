@@ -50,18 +50,8 @@ def uuid_array(values: Iterable[UUID | None]) -> str:
     return "{" + ",".join(["NULL" if value is None else f"{value.int:032x}" for value in values]) + "}"
 
 
-def text_array(values: Iterable[str | None]) -> str:
-    """Return an array literal of texts, quoted; None is NULL."""
-    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
-
-
 def _quoted(value: str) -> str:
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-
-
-def moment_array(values: Iterable[datetime | None]) -> str:
-    """Return an array literal of moments; None is NULL."""
-    return array(None if value is None else value.isoformat() for value in values)
 
 
 def reads(demand: Demand, *, waits: bool = False) -> list[Query]:

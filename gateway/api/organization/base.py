@@ -10,47 +10,36 @@ from uuid import UUID
 from django.contrib.auth.models import AnonymousUser
 from django.db.models import QuerySet
 from django.http import Http404
-from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed, ValidationError
 from rest_framework.fields import CharField
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from gateway.api.authentication import AdminKeyAuthentication, bearer
 from gateway.api.base import TenantView
-from gateway.audit import origin
 from gateway.errors.refusal import Refusal
-from gateway.models import Membership
 from gateway.services.access import Access
-from gateway.services.admin_keys import find_admin_key
 
 Body = dict[str, Any]
 
 
-class AdminKeyAuthentication(BaseAuthentication):
-    """`Authorization: Bearer sk-sluice-admin-…`, looked up anew at each call. It acts as an owner does."""
+class OnlyAdminKeys(AdminKeyAuthentication):
+    """An admin key, and no other bearer token."""
 
     def authenticate(self, request: Request) -> tuple[AnonymousUser, Access] | None:
         """Return the key's tenant as Access, or None where there is no bearer token."""
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return None
-        key = find_admin_key(secret.strip())
-        if key is None:
-            message = "This is no admin API key that works: /v1/organization takes no other keys."
+        found = super().authenticate(request)
+        if found is None and bearer(request) is not None:
+            message = "This is no admin API key: /v1/organization takes no other keys."
             raise AuthenticationFailed(message, code="invalid_api_key")
-        origin.current().admin_key = key
-        return AnonymousUser(), Access(tenant=key.tenant, role=Membership.Role.OWNER, admin_key=key)
-
-    def authenticate_header(self, request: Request) -> str:
-        """Return the challenge that makes the refusal a 401."""
-        return "Bearer"
+        return found
 
 
 class OrganizationView(TenantView):
     """A view of the administration API, for admin keys alone."""
 
-    authentication_classes = [AdminKeyAuthentication]
+    authentication_classes = [OnlyAdminKeys]
     reads = "members"
     writes = "members"
     schema = None  # OpenAI documents it
@@ -126,7 +115,7 @@ def unix(moment: datetime | None) -> int | None:
 
 
 class _RefusingView(APIView):
-    authentication_classes = [AdminKeyAuthentication]
+    authentication_classes = [OnlyAdminKeys]
     permission_classes = []
     schema = None
 

@@ -128,7 +128,7 @@ class ProjectKeyView(OrganizationView):
         return Response(shown_key(changed))
 
     def delete(self, request: Request, project: str, key: str) -> Response:
-        """Revoke it, and those that it made."""
+        """Revoke it."""
         keys.revoke_key(tenant=self.tenant, key=_key(self, project, key))
         return Response({"object": "organization.project.api_key.deleted", "id": key, "deleted": True})
 

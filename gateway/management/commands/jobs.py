@@ -1,10 +1,10 @@
-"""``manage.py jobs``: Celery's worker with beat inside; with ``--once`` all that is due now, without Celery."""
+"""``manage.py jobs``: the periodic work, in a loop or, with ``--once``, all that is due now."""
 
 from __future__ import annotations
 
 import logging
 import os
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +14,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from gateway.logs import configure_logs
 from gateway.management.doctor import database_problem
+from gateway.management.loop import Loop
 from gateway.runtime.heartbeat import touch_heartbeat
 from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
@@ -28,7 +30,7 @@ class Command(BaseCommand):
     where something failed, which is logged and keeps nothing else from being done.
     """
 
-    help = "Run the periodic work (docs/jobs.md): Celery's worker and beat in one process."
+    help = "Run the periodic work (docs/jobs.md)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--once", action="store_true", help="do all that is due now, then end: for cron")
@@ -38,16 +40,22 @@ class Command(BaseCommand):
         if not options["once"] and (problem := database_problem()):
             raise CommandError(problem)
         touch_heartbeat()
-        if not options["once"]:
-            os.nice(NICENESS)
-            from gateway.broker import worker
-            from gateway.celery import app
-
-            sys.exit(worker.run(app))
         with _kept_database():
-            failed = _failed()
-        if failed:
-            raise CommandError(f"failed: {', '.join(failed)}")
+            if not options["once"]:
+                os.nice(NICENESS)
+                configure_logs()
+                _run_until_told()
+            elif failed := _failed():
+                raise CommandError(f"failed: {', '.join(failed)}")
+
+
+def _run_until_told() -> None:
+    from gateway.tasks import JOBS
+
+    loop = Loop(JOBS, settings.SLUICE_CELERY_CONCURRENCY)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: loop.stop())
+    loop.run()
 
 
 @contextmanager

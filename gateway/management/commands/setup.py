@@ -10,6 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
 from billing.services import cards, plans
+from gateway.database import former_migrations
 from gateway.home import close_to_others
 from gateway.management.steps import Steps
 from gateway.services import mail, remote_models, roles
@@ -28,6 +29,7 @@ class Command(BaseCommand):
         show = Steps(sys.stdout) if options["steps"] or options["verbosity"] else Steps(StringIO())
         with show.step("database"):
             close_to_others()
+            former_migrations.take_over()
             call_command("migrate", verbosity=0, interactive=False)
         with show.step("static files"):
             call_command("collectstatic", verbosity=0, interactive=False)

@@ -63,7 +63,7 @@ _NO_ENDPOINT = frozenset({404, 405, 501})
 
 
 class RemoteEngine:
-    """One deployment at an endpoint; see the module for what differs from other engines."""
+    """One deployment at a remote endpoint."""
 
     def __init__(self, spec: EngineSpec) -> None:
         self.deployment = spec.deployment

@@ -67,7 +67,7 @@ class _Scores(msgspec.Struct):
 
 
 class RemoteRun:
-    """See the module. `most_output` is what the server is asked for: the allowance can't be raised once it runs.
+    """`most_output` is what the server is asked for: the allowance can't be raised once it runs.
 
     Nothing is ever sent a second time.
     """

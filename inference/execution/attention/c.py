@@ -25,7 +25,7 @@ def unsupported(cache: KVCache) -> str:
 
 
 class CAttention(Attention):
-    """See the module. The cache isn't `unsupported`; only the kernels read and write it."""
+    """Attention on a CPU. The cache isn't `unsupported`; only the kernels read and write it."""
 
     name = "C kernels"
     exact = True

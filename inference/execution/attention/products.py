@@ -17,7 +17,7 @@ SCORES = 1 << 22  # that are computed together at most: more wouldn't stay in th
 
 
 class ProductAttention(ReferenceAttention):
-    """See the module. Scores with softcap or sinks are computed as the reference does."""
+    """Attention by batched products. Scores with softcap or sinks are computed as the reference does."""
 
     name = "torch products"
 

@@ -65,8 +65,6 @@ class Group:
 
 
 class ReferenceAttention(Attention):
-    """See the module."""
-
     name = "torch reference"
     exact = False  # the products' order of summation depends on the padding
 

@@ -16,7 +16,7 @@ FEW = 4  # queries of a row that the splitting kernel takes: a decoding row's ow
 
 
 class TritonAttention(Attention):
-    """See the module. Float8 K/V are stored as they are, without scales: keys and values are far below its largest."""
+    """Float8 K/V are stored as they are, without scales: keys and values are far below its largest."""
 
     name = "triton"
     # A row's result doesn't depend on its batch; but a token alone and in a chunk are computed by different kernels.

@@ -14,7 +14,7 @@ from billing.limits.redis.connection import RedisConnection
 from billing.limits.redis.store import SCRIPTS, RedisRateStore
 from billing.limits.redis.wire import Command, Wire
 from billing.limits.types import Bucket, Take, Taken
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.services.proxies import certificate
 from tests.services.redis import RedisServer
 
@@ -25,11 +25,11 @@ USERS = ("--user", "default", "on", "nopass", *ALL, "+ping", "--user", "sluice",
 @pytest.fixture(scope="module")
 def guarded():
     """A server that takes the user "sluice" over TLS; yields its TLS port and its certificate's file."""
-    folder, port = Path(tempfile.mkdtemp(prefix="sluice-redis-", dir="/tmp")), free_port()
+    folder, port = Path(tempfile.mkdtemp(prefix="sluice-redis-", dir="/tmp")), lease_port()
     certificate(folder)
     files = ("--tls-cert-file", f"{folder}/sluice.crt", "--tls-key-file", f"{folder}/sluice.key")
     tls = ("--tls-port", str(port), *files, "--tls-ca-cert-file", f"{folder}/sluice.crt", "--tls-auth-clients", "no")
-    server = RedisServer(folder, free_port(), (*tls, *USERS))
+    server = RedisServer(folder, lease_port(), (*tls, *USERS))
     server.start_again()
     yield port, folder / "sluice.crt"
     server.stop()

@@ -13,7 +13,7 @@ from billing.selectors.usage import recent_usage, record_of, usage_by_day
 from billing.services import rollups
 from tests.billing.conftest import make_tenant
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
 
 def rolled_up(*records):

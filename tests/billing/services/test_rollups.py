@@ -10,7 +10,7 @@ from billing.ids import uuid7
 from billing.models import OutboxEvent, UsageRollup
 from billing.services import rollups
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
 NOON = datetime(2026, 5, 1, 12, 59, 59, 999_000, tzinfo=UTC)
 

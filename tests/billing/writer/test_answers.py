@@ -25,7 +25,7 @@ from billing.writer.operations import (
 )
 from tests.billing.writer.world import OWNER, extend, grant, make_wallet, release, renew, reserve, settle
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 
 
 def test_a_request_from_hold_to_record(desk):

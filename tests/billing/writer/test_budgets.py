@@ -30,7 +30,7 @@ from tests.billing.writer.world import (
     settle,
 )
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 
 
 def counts(budget):

@@ -20,7 +20,7 @@ from billing.writer.operations import Extend, Release, Renew, Repin, Reserve, Se
 from tests.billing.writer.reference import FOREVER, Grant, Purse, Reference
 from tests.billing.writer.world import OWNER, grant, make_wallet, open_desk, reserve
 
-pytestmark = [pytest.mark.slow, pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 
 OTHER = uuid.uuid4()
 KINDS = list(CreditGrant.Kind)

@@ -16,7 +16,7 @@ from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Refused, Renewed, Settled, Stale
 from tests.billing.writer.world import OWNER, extend, make_wallet, release, renew, repin, reserve, settle
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 
 
 def expire(*made):

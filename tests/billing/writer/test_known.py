@@ -31,12 +31,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.money, pytest.mark.django_db(transac
 
 
 @pytest.fixture
-def _postgresql_only(db):
-    if connection.vendor != "postgresql":
-        pytest.skip("on SQLite BEGIN IMMEDIATE is the lock")
-
-
-@pytest.fixture
 def readings(monkeypatch):
     """One entry for each flush that read its wallets."""
     found = []
@@ -47,7 +41,7 @@ def readings(monkeypatch):
 
 
 @pytest.fixture
-def sent(_postgresql_only, monkeypatch):
+def sent(monkeypatch):
     """The names of the statements that flushes send."""
     names = []
     real = driver._statement
@@ -80,7 +74,6 @@ def test_a_request_of_a_known_wallet_reads_nothing(desk, readings):
     assert Wallet.objects.get(pk=wallet.pk).posted == 979
 
 
-@pytest.mark.usefixtures("_postgresql_only")
 def test_a_request_takes_two_round_trips_and_few_statements(desk, tmp_path):
     wallet = known_wallet(desk)
     path = tmp_path / "wire"
@@ -158,7 +151,6 @@ def test_what_somebody_else_changed_is_seen(desk, readings, clock, change):
     assert after.posted - after.held >= -after.overdraft_limit
 
 
-@pytest.mark.usefixtures("_postgresql_only")
 def test_without_the_comparison_a_wallet_is_overspent(desk, monkeypatch):
     """So the guard is what the tests above see."""
     guards = {

@@ -24,12 +24,6 @@ pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(autouse=True)
-def _postgresql_only(db):
-    if connection.vendor != "postgresql":
-        pytest.skip("on SQLite nobody writes between BEGIN IMMEDIATE and COMMIT")
-
-
-@pytest.fixture(autouse=True)
 def _clock_that_jumps(monkeypatch):
     """The database's clock goes on by two days, for everybody, once there is a plan of that name."""
     jumps = "SELECT clock_timestamp() + CASE WHEN EXISTS (SELECT 1 FROM billing_plan WHERE slug = 'in two days')"

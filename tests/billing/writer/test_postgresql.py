@@ -29,12 +29,6 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def _postgresql_only(db):
-    if connection.vendor != "postgresql":
-        pytest.skip("the driver of PostgreSQL")
-
-
 @pytest.fixture
 def other():
     """A connection of somebody else."""
@@ -162,7 +156,7 @@ def test_a_slow_database_is_slow_and_not_absent(desk, slow, monkeypatch, caplog)
         assert isinstance(desk.ask_one(made), Held)
         assert isinstance(desk.ask_one(settle(made, 7)), Settled)
     assert "no answer in 0.05 s" in caplog.text
-    assert caplog.text.count("no answer") <= 3
+    assert caplog.text.count("no answer") < 8, "fewer than were asked for: the limit stays where answers come"
     assert desk.writer._driver.answer_timeout > 0.15
 
 

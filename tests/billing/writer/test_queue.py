@@ -11,7 +11,17 @@ from billing.writer import WriterBusyError, WriterClosedError, entry, locks, que
 from billing.writer.errors import ConflictError, OutcomeUnknownError
 from billing.writer.operations import Held, Locked, Release, Settled
 from billing.writer.queue import Writer
-from tests.billing.writer.world import extend, make_wallet, open_desk, release, renew, reserve, settle, until
+from tests.billing.writer.world import (
+    extend,
+    make_wallet,
+    open_desk,
+    put_forward,
+    release,
+    renew,
+    reserve,
+    settle,
+    until,
+)
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -135,12 +145,17 @@ def test_a_conflict_is_tried_again_and_then_in_halves(desk, faulty):
     assert desk.ask_one(reserve(wallet, 1)) == Held(1, 99)
     blocked = make_wallet(credit=100)
 
+    held = []
+    faulty.after = held.extend
+
     def held_by_somebody(operations):
         if any(op.wallet == blocked.pk for op in operations):
+            if len(held) == 7:  # the others have their answers
+                put_forward(asyncio.get_running_loop(), 1000)
             raise ConflictError("locked")
 
     faulty.before = held_by_somebody
-    faulty.reserve_timeout = 0.2
+    faulty.reserve_timeout = 500
     answers = desk.ask(*(reserve(wallet, 1) for _ in range(6)), reserve(blocked, 1), reserve(wallet, 1))
     assert [type(answer) for answer in answers] == [*[Held] * 6, WriterBusyError, Held]
 
@@ -395,10 +410,13 @@ def test_each_caller_s_deadline_is_its_own(desk, faulty):
         faulty.gate = asyncio.Event()
         late, soon, never = (
             asyncio.ensure_future(desk.writer.submit(settle(one, 1), seconds))
-            for one, seconds in zip(made, (0.02, 0.01, 60), strict=True)
+            for one, seconds in zip(made, (2000, 1000, 10_000), strict=True)
         )
+        await asyncio.sleep(0)  # their timer is set
+        put_forward(asyncio.get_running_loop(), 1500)
         await asyncio.wait({soon})
         assert not late.done()
+        put_forward(asyncio.get_running_loop(), 1000)
         await asyncio.wait({late})
         assert all(isinstance(one.exception(), TimeoutError) for one in (late, soon))
         faulty.gate.set()

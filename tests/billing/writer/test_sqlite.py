@@ -17,13 +17,7 @@ from billing.writer.sqlite import driver
 from billing.writer.sqlite.statements import STATEMENTS
 from tests.billing.writer.world import make_wallet, reserve, settle
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
-
-
-@pytest.fixture(autouse=True)
-def _sqlite_only(db):
-    if connection.vendor != "sqlite":
-        pytest.skip("the driver of SQLite")
+pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_a_locked_file_is_waited_for(desk, monkeypatch):

@@ -20,7 +20,7 @@ from tests.billing.conftest import roll
 from tests.billing.writer.test_queue import Faulty, times
 from tests.billing.writer.world import CARD, DEPLOYMENT, grant, make_wallet, release, reserve, settle
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 
 
 def estimate(made, charge):

@@ -67,7 +67,7 @@ def things() -> tuple[list[str], ...]:
         batch = {"input_file_id": files[-1], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
         batches.append(asked("post", "/v1/batches", json=batch)["id"])
         stored.append(asked("post", "/v1/responses", json={"model": "talks", "input": "Oslo?", "store": True})["id"])
-        keys.append(asked("post", "/api/v1/keys/", json={"name": "fuzzed", "scopes": ["inference"]})["id"])
+        keys.append(asked("post", "/api/v1/keys/", ADMIN_KEY, json={"name": "fuzzed"})["id"])
     return files, batches, stored, keys
 
 
@@ -118,6 +118,7 @@ def data_plane():
 @line("no 5xx: /api")
 def management():
     fuzz(document(), "^/api/")
+    fuzz(document(), "^/api/v1/keys/", key=ADMIN_KEY)
 
 
 if COPY is not None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 from urllib.parse import urlsplit
 
 import pytest
 from allauth.account.models import EmailAddress
-from django.apps import apps
 from django.test import Client
 
 from gateway.errors.service import ServiceError
@@ -125,22 +123,6 @@ def test_another_address_replaces_the_old_one(attacker):
         sent_mail().clear()
         Client().post("/accounts/password/reset/", {"email": old})
         assert all("/password/reset/key/" not in letter.body for letter in sent_mail())
-
-
-def test_claims_made_before_are_dropped_by_the_migration(attacker, other):
-    """What the old page of addresses left behind: second addresses, and a claim as one's own."""
-    claimed = User.objects.create_user("claim@corp.example")
-    EmailAddress.objects.filter(user=claimed).update(verified=False)
-    EmailAddress.objects.create(user=claimed, email="thief@evil.example", verified=True)
-    EmailAddress.objects.filter(user=other.owner).delete()
-    import_module("gateway.migrations.0002_proved_addresses").prove(apps, None)
-    rows = EmailAddress.objects.values_list("user__email", "email", "verified", "primary")
-    assert set(rows) == {
-        ("claim@corp.example", "claim@corp.example", False, True),
-        ("owner@other.example", "owner@other.example", True, True),
-        ("mallory@evil.example", "mallory@evil.example", True, True),
-        ("owner@acme.example", "owner@acme.example", True, True),
-    }
 
 
 HOSTS = ["localhost:9", "127.0.0.1:8443", "localhost"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from importlib import import_module
 
 import pytest
-from django.apps import apps
 from django.test import Client
 from django.urls import reverse
 
@@ -94,22 +92,6 @@ async def test_a_new_price_of_the_base_is_the_adapters_from_the_same_moment_and_
     assert now.card_version == base.card_version == dear != pinned
     assert now.charge == base.charge
     assert apart.card_version not in {pinned, dear}
-
-
-def test_those_made_before_follow_their_base_unless_they_had_a_list_of_their_own(stored, tmp_path):
-    make_world()
-    for name, card in (("copied", "fake-card"), ("fixed", "its-own"), ("plain", "")):
-        add_adapter_folder(save(tmp_path / name), base="fake", name=name, rate_card=card)
-    migration = import_module("routing.migrations.0013_adapters_priced_by_their_base")
-    migration.follow_their_base(apps, None)
-    PublicModel.objects.filter(name="fake").update(rate_card="dear")
-    models = catalogue.load().models
-    assert {name: models[name].rate_card for name in ("fake", "copied", "fixed", "plain")} == {
-        "fake": "dear",
-        "copied": "dear",
-        "fixed": "its-own",
-        "plain": "dear",
-    }
 
 
 def test_the_admin_gives_an_adapter_its_bases_list_or_one_of_its_own_and_no_other_model_none(stored, tmp_path, terms):

@@ -118,11 +118,7 @@ def test_a_text_can_be_tried(operator):
     assert page.context["decision"].rule == "tools first"
     assert "Rule “tools first” matched" in page.content.decode()
     assert "Request’s task field" in page.content.decode()
-    assert "holds the answer" not in page.content.decode()
-    RouteRule.objects.update(holds_answers=True)
-    assert (
-        "holds the answer" in operator.post(url, {"plan": "business", "text": "Do it", "tools": "on"}).content.decode()
-    )
+    assert "its answer is held" not in page.content.decode()
     other = PublicModel.objects.create(name="other", kinds=["chat"], context_length=100, rate_card="x")
     Deployment.objects.create(name="other-1", model=other, backend="fake")
     RouteTarget.objects.create(rule=rule, model=other)
@@ -135,6 +131,18 @@ def test_a_text_can_be_tried(operator):
     assert operator.post(url, {"plan": "nothing", "text": ""}).status_code == 400
 
 
+def test_a_text_that_goes_to_a_specialist_says_that_its_answer_is_held(operator):
+    ensure_default_plans()
+    model = PublicModel.objects.create(name="sorter", kinds=["classification"], context_length=100, rate_card="x")
+    Deployment.objects.create(name="sorter-1", model=model, backend="fake")
+    rule = RouteRule.objects.create(name="labels", task="classify", examples=["Which label?"])
+    RouteTarget.objects.create(rule=rule, model=model)
+    data = {"plan": "business", "text": "Classify it as one of: red, blue.\n\nmy blue car"}
+    page = operator.post(reverse("admin:routing_routerule_try_text"), data)
+    assert page.context["decision"].task_source == "instruction"
+    assert "its answer is held" in page.content.decode()
+
+
 def test_a_rule_takes_only_plans_and_tasks_that_exist(operator):
     ensure_default_plans()
     url, data = reverse("admin:routing_routerule_add"), RULE_FORM
@@ -143,11 +151,3 @@ def test_a_rule_takes_only_plans_and_tasks_that_exist(operator):
     assert operator.post(url, {**data, "plan": "business", "task": "summarize"}).status_code == 302
     assert operator.post(url, {**data, "name": "any", "plan": "", "task": ""}).status_code == 302
     assert set(RouteRule.objects.values_list("plan", "task")) == {("business", "summarize"), ("", "")}
-
-
-def test_answers_are_held_for_the_tasks_that_have_such(operator):
-    assert operator.post(reverse(URL), {**RULE_FORM, "task": "extract", "holds_answers": "on"}).status_code == 302
-    [entry] = load().rules
-    assert entry.holds_answers
-    refused = operator.post(reverse(URL), {**RULE_FORM, "name": "s", "task": "code", "holds_answers": "on"})
-    assert errors(refused) == {"holds_answers": ["Answers are held for the tasks classify and extract."]}

@@ -1,18 +1,15 @@
 import json
 import re
 from datetime import UTC, datetime, timedelta
-from importlib import import_module
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from django.apps import apps
 from django.test import Client
 from django.utils import timezone
 
 from billing.models import CreditGrant, UsageRollup, Wallet
 from billing.services import credits as credit_services
-from gateway.errors.service import ServiceError
-from gateway.models import APIKey, Membership, Project
+from gateway.models import AdminAPIKey, APIKey, AuditEvent, Membership, Project
 from gateway.services import keys, members
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
 from tests.gateway.conftest import PASSWORD
@@ -21,14 +18,23 @@ from tests.gateway.post import sent_mail
 pytestmark = pytest.mark.django_db
 
 
-def send(party, method, path, body=None, **headers):
-    client = Client()
-    return getattr(client, method)(
+def call(headers, method, path, body=None, **options):
+    return getattr(Client(), method)(
         f"/api/v1/{path}",
         data=None if body is None else json.dumps(body),
         content_type="application/json",
-        headers={**party.bearer, **headers},
+        headers=headers,
+        **options,
     )
+
+
+def send(party, method, path, body=None):
+    return call(party.bearer, method, path, body)
+
+
+def administer(party, method, path, body=None):
+    """Call with an admin key."""
+    return call(party.admin_bearer, method, path, body)
 
 
 def get(party, path, data=None):
@@ -77,7 +83,7 @@ def test_unknown_address_is_404_json(method):
 
 def test_broken_body_is_400(acme):
     client = Client()
-    response = client.post("/api/v1/keys/", "{", content_type="application/json", headers=acme.bearer)
+    response = client.post("/api/v1/keys/", "{", content_type="application/json", headers=acme.admin_bearer)
     assert_error(response, 400, "parse_error")
 
 
@@ -85,7 +91,7 @@ def test_broken_body_is_400(acme):
 
 
 def test_a_key_is_shown_once(acme):
-    made = send(acme, "post", "keys/", {"name": "ci", "scopes": ["inference"]})
+    made = administer(acme, "post", "keys/", {"name": "ci", "scopes": ["inference"]})
     assert made.status_code == 201
     body = made.json()
     assert body["secret"].startswith("sk-sluice-")
@@ -109,13 +115,13 @@ def test_a_key_is_shown_once(acme):
     ],
 )
 def test_create_key_names_the_wrong_field(acme, body, param):
-    response = send(acme, "post", "keys/", body)
+    response = administer(acme, "post", "keys/", body)
     assert response.status_code == 400
     assert response.json()["error"]["param"].startswith(param.split(".")[0])
 
 
-def test_revoke_ends_the_key_itself(acme):
-    revoked = send(acme, "post", f"keys/{acme.key.id}/revoke/")
+def test_a_revoked_key_is_refused_at_once(acme):
+    revoked = administer(acme, "post", f"keys/{acme.key.id}/revoke/")
     assert revoked.status_code == 200
     assert revoked.json()["revoked_at"] is not None
     assert get(acme, "keys/").status_code == 401
@@ -172,124 +178,99 @@ def test_use_is_noted_to_the_minute(acme):
     assert APIKey.objects.of(acme.tenant).get().last_used_at >= noted
 
 
-# -- what a key may make
+# -- who may make, change, rotate and revoke keys
 
 
 def bearer(secret):
     return {"authorization": f"Bearer {secret}"}
 
 
-def make(secret, **body):
-    return Client().post(
-        "/api/v1/keys/", json.dumps({"name": "child", **body}), content_type="application/json", headers=bearer(secret)
-    )
-
-
-def management_key(party, **more):
-    return keys.create_key(
-        tenant=party.tenant,
-        project=party.project,
-        name="manager",
-        scopes=["management"],
-        created_by=party.owner,
-        **more,
-    )
-
-
 def test_a_key_is_for_inference_unless_more_is_asked_for(acme):
-    made = send(acme, "post", "keys/", {"name": "plain"}).json()
+    made = administer(acme, "post", "keys/", {"name": "plain"}).json()
     assert made["scopes"] == ["inference"]
-    assert_error(Client().get("/api/v1/keys/", headers=bearer(made["secret"])), 403, "insufficient_scope")
-    assert_error(make(made["secret"]), 403, "insufficient_scope")
-    assert_error(send(acme, "post", "keys/", {"name": "none", "scopes": []}), 400, "invalid_value", "scopes")
+    assert_error(call(bearer(made["secret"]), "get", "keys/"), 403, "insufficient_scope")
+    assert_error(call(bearer(made["secret"]), "post", "keys/", {"name": "x"}), 403, "insufficient_scope")
+    assert_error(administer(acme, "post", "keys/", {"name": "none", "scopes": []}), 400, "invalid_value", "scopes")
 
 
-def test_a_key_gives_no_scope_that_it_lacks(acme):
-    _, secret = management_key(acme)
-    refused = make(secret, scopes=["inference"])
-    assert_error(refused, 403, "role_not_allowed", "scopes")
-    assert refused.json()["error"]["message"] == "A key gives no scope that it lacks: this one has management."
-    assert make(secret, scopes=["management"]).status_code == 201
+WRITES = [
+    ("post", "rotate/", {"overlap_hours": 0}),
+    ("post", "end-previous/", {}),
+    ("post", "revoke/", {}),
+    ("patch", "", {"name": "mine"}),
+]
 
 
-def test_a_key_revokes_none_that_it_comes_from(acme):
-    """Whoever finds a key that was made for one job can't end the one that made it, and with it all others."""
-    parent, secret = management_key(acme)
-    child = make(secret, scopes=["management"]).json()
-    grandchild = make(child["secret"], scopes=["management"]).json()
+def test_a_key_makes_changes_rotates_and_revokes_none(acme):
+    keys.rotate_key(tenant=acme.tenant, key=acme.key)
+    _, secret = keys.create_key(tenant=acme.tenant, project=acme.project, name="manages", scopes=["management"])
 
-    def revoke(secret, key):
-        return Client().post(f"/api/v1/keys/{key}/revoke/", headers=bearer(secret))
+    def rows():
+        found = APIKey.objects.of(acme.tenant).order_by("id").values()
+        return [{name: value for name, value in row.items() if name != "last_used_at"} for row in found]
 
-    for above in (parent.id, child["id"]):
-        assert_error(revoke(grandchild["secret"], above), 403, "role_not_allowed")
-    sibling = make(secret, scopes=["management"]).json()
-    assert revoke(child["secret"], sibling["id"]).status_code == 200
-    assert revoke(grandchild["secret"], grandchild["id"]).status_code == 200
-    assert revoke(secret, child["id"]).status_code == 200
-
-
-def test_a_key_of_three_seconds_leaves_none_that_lives_longer(acme):
-    end = timezone.now() + timedelta(seconds=3)
-    _, secret = management_key(acme, expires_at=end)
-    child = make(secret, scopes=["management"]).json()
-    assert datetime.fromisoformat(child["expires_at"]) == end
-    later = (end + timedelta(days=1)).isoformat()
-    assert_error(make(secret, scopes=["management"], expires_at=later), 400, "invalid_value", "expires_at")
-    grandchild = make(child["secret"], scopes=["management"]).json()
-    assert datetime.fromisoformat(grandchild["expires_at"]) == end
+    before = rows()
+    asked = [(method, f"keys/{row['id']}/{tail}", body) for row in before for method, tail, body in WRITES]
+    for method, path, body in [("post", "keys/", {"name": "child", "scopes": ["management"]}), *asked]:
+        refused = call(bearer(secret), method, path, body)
+        assert_error(refused, 403, "role_not_allowed")
+        assert "use an admin key, or sign in" in refused.json()["error"]["message"]
+    assert rows() == before
+    listed = call(bearer(secret), "get", "keys/").json()["data"]
+    assert {row["id"] for row in listed} == {str(row["id"]) for row in before}
 
 
-def test_revoking_a_key_revokes_all_that_came_of_it(acme):
-    parent, secret = management_key(acme)
-    child = make(secret, scopes=["management"]).json()
-    grandchild = make(child["secret"], scopes=["management"]).json()
-    assert send(acme, "post", f"keys/{parent.id}/revoke/").status_code == 200
-    for one in (secret, child["secret"], grandchild["secret"]):
-        assert_error(Client().get("/api/v1/keys/", headers=bearer(one)), 401, "invalid_api_key")
-        assert_error(make(one, scopes=["management"]), 401, "invalid_api_key")
+def test_an_admin_key_makes_changes_rotates_and_revokes_those_of_all_projects(acme, other):
+    second = Project.objects.create(tenant=acme.tenant, name="Second")
+    body = {"name": "ci", "scopes": ["management", "inference"], "project": str(second.id)}
+    made = administer(acme, "post", "keys/", body).json()
+    path = f"keys/{made['id']}/"
+    assert (made["project"], made["scopes"]) == (str(second.id), ["inference", "management"])
+    assert [row["id"] for row in administer(acme, "get", "keys/").json()["data"]] == [made["id"], str(acme.key.id)]
+    assert administer(acme, "patch", path, {"name": "cd", "request_limit": 7}).json()["name"] == "cd"
+    rotated = administer(acme, "post", f"{path}rotate/", {"overlap_hours": 1}).json()
+    assert rotated["previous_last_four"] == made["secret"][-4:]
+    assert administer(acme, "post", f"{path}end-previous/").status_code == 200
+    shown = administer(acme, "get", path).json()
+    assert (shown["request_limit"], shown["last_four"]) == (7, rotated["secret"][-4:])
+    assert administer(acme, "post", f"{path}revoke/").json()["revoked_at"] is not None
+    events = AuditEvent.objects.of(acme.tenant).filter(target_id=made["id"])
+    assert {event.action for event in events} >= {"key.created", "key.changed", "key.revoked"}
+    assert all(event.actor.startswith("admin key administers") for event in events)
+    for method, tail, body in [("get", "", None), *WRITES]:
+        assert_error(administer(acme, method, f"keys/{other.key.id}/{tail}", body), 404, "not_found")
+    body = {"name": "theirs", "project": str(other.project.id)}
+    assert_error(administer(acme, "post", "keys/", body), 400, "invalid_value", "project")
 
 
-def test_a_revoked_key_makes_none_in_the_same_breath(acme):
-    """Revoked between its authentication and the making: the parent's locked row says so."""
-    parent, _ = management_key(acme)
-    APIKey.objects.of(acme.tenant).filter(id=parent.id).update(revoked_at=timezone.now())
-    with pytest.raises(ServiceError, match="was revoked"):
-        keys.create_key(tenant=acme.tenant, project=acme.project, name="c", scopes=["management"], parent=parent)
+def test_an_admin_key_that_is_no_good_is_401_and_opens_keys_alone(acme):
+    for path in ("wallet/", "projects/", "audit/"):
+        assert_error(administer(acme, "get", path), 401, "invalid_api_key")
+    assert administer(acme, "get", "keys/").status_code == 200
+    AdminAPIKey.objects.of(acme.tenant).update(revoked_at=timezone.now())
+    for refused in (administer(acme, "get", "keys/"), administer(acme, "post", "keys/", {"name": "x"})):
+        assert_error(refused, 401, "invalid_api_key")
+        assert refused.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_key_of_one_project_neither_sees_nor_touches_anothers(acme):
+def test_a_key_of_one_project_sees_none_of_another(acme):
     second = Project.objects.create(tenant=acme.tenant, name="Second")
     theirs, _ = keys.create_key(tenant=acme.tenant, project=second, name="theirs", created_by=acme.owner)
-    _, secret = management_key(acme)
-    client = Client(headers=bearer(secret))
+    client = Client(headers=acme.bearer)
     listed = [row["id"] for row in client.get("/api/v1/keys/").json()["data"]]
-    assert str(theirs.id) not in listed
-    assert len(listed) == 2
+    assert listed == [str(acme.key.id)]
     assert_error(client.get(f"/api/v1/keys/{theirs.id}/"), 404, "not_found")
-    assert_error(client.post(f"/api/v1/keys/{theirs.id}/revoke/"), 404, "not_found")
-    assert_error(make(secret, scopes=["management"], project=str(second.id)), 400, "invalid_value", "project")
-    assert APIKey.objects.of(acme.tenant).get(id=theirs.id).revoked_at is None
     assert acme.client().get(f"/api/v1/keys/{theirs.id}/").status_code == 200
-    with pytest.raises(ServiceError, match="its own project"):
-        keys.create_key(tenant=acme.tenant, project=second, name="c", parent=acme.key)
-
-
-def test_old_keys_without_scopes_keep_what_they_could_do(acme):
-    key, _ = keys.create_key(tenant=acme.tenant, project=acme.project, name="old")
-    APIKey.objects.of(acme.tenant).filter(id=key.id).update(scopes=[])
-    import_module("gateway.migrations.0003_explicit_scopes").name_all(apps, None)
-    assert APIKey.objects.of(acme.tenant).get(id=key.id).scopes == ["inference", "management"]
 
 
 def test_a_tenant_has_at_most_so_many_keys_and_invitations(acme, settings):
     settings.SLUICE_MOST_KEYS = 2
-    assert send(acme, "post", "keys/", {"name": "second"}).status_code == 201
-    refused = send(acme, "post", "keys/", {"name": "third"})
+    assert administer(acme, "post", "keys/", {"name": "second"}).status_code == 201
+    refused = administer(acme, "post", "keys/", {"name": "third"})
     assert_error(refused, 400, "invalid_value")
     assert "2 active keys" in refused.json()["error"]["message"]
     APIKey.objects.of(acme.tenant).filter(name="second").update(expires_at=timezone.now())
-    assert send(acme, "post", "keys/", {"name": "third"}).status_code == 201
+    assert administer(acme, "post", "keys/", {"name": "third"}).status_code == 201
     settings.SLUICE_MOST_INVITATIONS = 1
     client = acme.client()
     assert post(client, "members/", {"email": "a@acme.example"}).status_code == 201

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from celery import signals
 from django.core.management import CommandError, call_command
 
 from billing.jobs import Job
 from gateway import tasks
 from gateway.backup import service, sqlite
 from gateway.backup.archive import BackupError
+from gateway.celery import signals
 from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
 
@@ -36,7 +36,8 @@ def test_nobody_works_beside_a_restore(database):
     begin_restore(database)
 
 
-def test_a_worker_of_celerys_keeps_the_database(database):
+def test_a_worker_of_celerys_keeps_the_database(database, settings):
+    settings.REDIS_URL = "redis://127.0.0.1"
     [lock] = [response for _, response in signals.worker_init.send(sender=None) if isinstance(response, JobsLock)]
     with pytest.raises(BackupError, match="in use by jobs"):
         begin_restore(database)

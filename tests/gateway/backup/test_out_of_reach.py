@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from gateway.backup import postgresql, service, sqlite
 from gateway.backup.archive import BackupError
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_home_without_room_for_what_is_restored(home, made, monkeypatch, place
 
 
 def test_a_postgresql_that_is_away(tmp_path):
-    parameters = {"host": "127.0.0.1", "port": free_port(), "dbname": "x", "user": "u", "password": "p"}
+    parameters = {"host": "127.0.0.1", "port": lease_port(), "dbname": "x", "user": "u", "password": "p"}
     is_away = r"can't be reached: .*: start it, or correct DATABASE_URL"
     with pytest.raises(BackupError, match=is_away):
         postgresql.has_tables(parameters)

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.backup import archive, secrets, service
 from gateway.backup.archive import BackupError, Manifest
+from gateway.database import former_migrations
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,9 +32,17 @@ def test_a_backup_of_this_version_is_taken(db):
 
 def test_a_backup_of_a_newer_version_or_another_database_is_refused(db):
     with pytest.raises(BackupError, match=r"Sluice 9\.0, which is newer.*billing\.9999_unheard_of"):
-        service._refuse_foreign(manifest_of(migrations={"billing": ["9999_unheard_of"]}))
+        service._refuse_foreign(manifest_of(migrations={"billing": ["0002_initial", "9999_unheard_of"]}))
     with pytest.raises(BackupError, match="is of oracle"):
         service._refuse_foreign(manifest_of(database="oracle"))
+
+
+def test_a_backup_of_before_0_1_0_is_taken_if_all_former_migrations_were_applied(db):
+    former = {app: ["0001_initial", "0002_of_former_ones", name] for app, name in former_migrations.LAST}
+    service._refuse_foreign(manifest_of(migrations=former))
+    former["routing"].pop()
+    with pytest.raises(BackupError, match=r"some of them are missing: first run `manage\.py setup` of commit"):
+        service._refuse_foreign(manifest_of(migrations=former))
 
 
 @pytest.fixture

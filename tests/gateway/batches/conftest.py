@@ -18,7 +18,7 @@ from gateway.batches.results import finish
 from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.batches import add_batch, new_batch
-from gateway.services.files import begin_file, store_file
+from gateway.services.files import begin_file, finish_file
 from tests.gateway.edge.server import sdk, serving, with_runtime
 from tests.gateway.world import in_database, make_world, opened, settled
 
@@ -47,7 +47,8 @@ class Desk:
         draft.write_bytes(content)
         ids = {"tenant": self.world.tenant.id, "project": self.world.project.id}
         file = begin_file(**ids, purpose=purpose, filename="in.jsonl", size=len(content), seconds=None)
-        store_file(file, draft)
+        storage.put(file, draft)
+        assert finish_file(file)
         return file
 
     def begin(self, lines, **fields):

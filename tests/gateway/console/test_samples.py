@@ -6,8 +6,8 @@ from uuid import uuid4
 import pytest
 
 from billing.models import Plan, PlanVersion, Subscription
+from desk.named_labels import read
 from gateway.console.samples import SAMPLES, samples_for
-from gateway.generation.named_labels import read
 from routing.catalogue import Catalogue, ModelEntry, RuleEntry
 from tests.gateway.console.test_chat import data_of
 

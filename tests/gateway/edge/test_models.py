@@ -16,7 +16,7 @@ from tests.gateway.doubles import make_catalogue
 from tests.gateway.edge.client import ask, assert_error
 from tests.gateway.edge.server import lifespan_with
 from tests.gateway.edge.world import MODELS
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 
 
 async def test_list_has_auto_context_and_prices(app):
@@ -141,10 +141,10 @@ async def test_reasons_are_told_to_operators_only(app, world, checks, monkeypatc
 
 
 async def test_probes_have_a_port_of_their_own_where_one_is_set(world, checks, settings):
-    settings.SLUICE_METRICS_PORT = free_port()
+    settings.SLUICE_METRICS_PORT = lease_port()
     from gateway.asgi import application, probes
 
-    server = gateway_server(application, probes, "127.0.0.1", free_port())
+    server = gateway_server(application, probes, "127.0.0.1", lease_port())
     server.config.load()
     server.config.lifespan_class = lifespan_with(world.runtime)
     task = asyncio.create_task(server.serve())

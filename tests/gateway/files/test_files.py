@@ -8,6 +8,7 @@ from datetime import timedelta
 from uuid import UUID
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 from structlog.testing import capture_logs
 
@@ -292,14 +293,16 @@ async def test_a_file_that_cant_be_removed_delays_no_other(app, tmp_path, monkey
     assert kept(tmp_path) == []
 
 
-async def test_an_upload_that_was_given_up_stores_nothing(tmp_path, world):
-    begin = {"tenant": _ACME, "project": _PROJECT, "purpose": "batch", "filename": "f", "size": 5, "seconds": None}
-    row = await in_database(lambda: services.begin_file(**begin))
-    await removed(timezone.now() + timedelta(hours=2))
-    path = storage.drafts() / "x"
-    path.write_bytes(b"bytes")
-    with pytest.raises(Exception, match="upload it again"):
-        await in_database(services.store_file, row, path)
+async def test_an_upload_that_was_given_up_stores_nothing(app, tmp_path, monkeypatch):
+    put = storage.put
+
+    def late(file, draft):
+        services.removal(lambda: timezone.now() + timedelta(hours=2)).turn()
+        connection.close()
+        put(file, draft)
+
+    monkeypatch.setattr(storage, "put", late)
+    assert_error(await upload(app), 503, "file_not_stored")
     assert kept(tmp_path) == []
 
 

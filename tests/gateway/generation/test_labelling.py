@@ -17,6 +17,7 @@ from gateway.generation.labelling import why_unlabelled
 from inference.errors import InvalidRequestError
 from inference.tools import Function, Tools
 from inference.types import Delta, Guidance, GuidanceKind, Kind, SamplingParams, Usage
+from routing import hook
 from routing.catalogue import RuleEntry
 from routing.types import Comparison, Similarity
 from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
@@ -125,19 +126,24 @@ def test_a_model_that_generates_and_classifies_generates():
     both = replace(FAKE, kinds=frozenset({Kind.CHAT, Kind.CLASSIFICATION}))
     assert not both.answers_labels
     assert both.serves("chat")
-    assert why_unlabelled(make_intent(prompt=TICKET)) == ""
+    intent = make_intent(prompt=TICKET)
+    assert why_unlabelled(intent, hook.read(intent.messages, hook.CLASSIFY)) == ""
 
 
-# -- rules that hold answers ------------------------------------------------------------------------------------------
+# -- specialists' answers that are held -------------------------------------------------------------------------------
 
-HELD = RuleEntry("held", "", "", None, None, (("writer", 1),), holds_answers=True)
+ADAPTER = replace(WRITER, base="general")
+FIELDS_RULE = RuleEntry("fields", "", "extract", None, None, (("writer", 1),), examples=("x",))
+LABELS_RULE = RuleEntry("labels", "", "classify", None, None, (("writer", 1),), examples=("x",))
+RULES = (FIELDS_RULE, LABELS_RULE)
+TALK_RULE = RuleEntry("talk", "", "", None, None, (("writer", 1),))
 CHOICE, OBJECT = Guidance(GuidanceKind.CHOICE, choices=("red", "blue")), Guidance(GuidanceKind.JSON_OBJECT)
 TOOLS = Tools((Function("f"),))
 
 
-async def held(prompt, rule=HELD, rules=(), model="auto", **fields):
+async def held(prompt, rules=RULES, model="auto", writer=ADAPTER, **fields):
     """Return what the engine was asked to hold an answer to, and what the client is told of it."""
-    stand = await make_stand(models=(SORTER, WRITER), rules=rules or (rule,), text="It is blue", guides=True)
+    stand = await make_stand(models=(SORTER, writer), rules=rules, text="It is blue", guides=True)
     engine = stand.engine_of("writer")
     engine.prepare = AsyncMock(side_effect=engine.prepare)
     generation, *_ = await run(stand, prompt, model=model, **fields)
@@ -145,16 +151,12 @@ async def held(prompt, rule=HELD, rules=(), model="auto", **fields):
     return engine.prepare.call_args.args[0].sampling, generation.explain().get("held_to")
 
 
-async def test_rule_holds_answers_to_the_labels_or_to_json():
+async def test_a_specialists_answer_is_held_to_the_labels_or_to_json():
     sampling = SamplingParams(temperature=0.5, max_tokens=3)
     assert await held(TICKET, sampling=sampling) == (replace(sampling, guidance=CHOICE), 2)
     assert await held(TICKET, task="extract", sampling=sampling) == (replace(sampling, guidance=OBJECT), "json_object")
 
 
-DESK_RULES = (
-    RuleEntry("fields", "", "extract", None, None, (("writer", 1),), examples=("x",), holds_answers=True),
-    RuleEntry("labels", "", "classify", None, None, (("writer", 1),), examples=("x",), holds_answers=True),
-)
 FIELDS = "Return JSON with the fields order_id, amount.\n\nI paid 12 for order 7."
 UNNAMED = "Return what it says as JSON.\n\nI paid 12 for order 7."
 TALK = "Hello!\n\nHow are you?"
@@ -169,12 +171,11 @@ NEAR = Comparison(((Similarity("fields", 0.9, "x"),),))
 async def asked_of_specialist(prompt, monkeypatch, **fields):
     """What a model is held to that rules give for their tasks alone."""
     monkeypatch.setattr(choosing, "read", AsyncMock(side_effect=_compared))
-    return await held(prompt, rules=DESK_RULES, **({"task": None} | fields))
+    return await held(prompt, **({"task": None} | fields))
 
 
 async def _compared(examples, query, catalogue, texts, asker):
-    asked = choosing.instruction_in(texts.system, texts.user)
-    return msgspec.structs.replace(query, instruction=asked, compared=NEAR)
+    return msgspec.structs.replace(query, instruction=hook.read(texts.messages), compared=NEAR)
 
 
 BY = {
@@ -212,9 +213,12 @@ async def test_what_a_specialist_is_held_to_where_no_fields_are_named(prompt, ho
     assert sampling.guidance == guidance
 
 
-async def test_a_general_model_asked_for_by_name_is_free(monkeypatch):
-    talk = RuleEntry("talk", "", "", None, None, (("writer", 1),))
-    sampling, _ = await held(FIELDS, rules=(*DESK_RULES, talk), model="writer", task=None)
+@pytest.mark.parametrize("how", ["field", "name"])
+@pytest.mark.parametrize(
+    "which", [{"rules": (*RULES, TALK_RULE)}, {"writer": WRITER}], ids=["rules give it for talk too", "no adapter"]
+)
+async def test_a_general_models_answer_is_free(which, how):
+    sampling, _ = await held(FIELDS, **which, **({"task": None} | BY[how]))
     assert sampling.guidance is None
 
 
@@ -222,14 +226,13 @@ async def test_a_general_model_asked_for_by_name_is_free(monkeypatch):
     ("prompt", "fields"),
     [
         ("Is it red?", {}),
-        (TICKET, {"task": "chat"}),
-        (TICKET, {"rule": replace(HELD, holds_answers=False)}),
-        (TICKET, {"model": "writer"}),
+        (TICKET, {"model": "writer", "task": "chat"}),
+        (TALK, {"model": "writer", "task": None}),
         (TICKET, {"sampling": SamplingParams(ignore_eos=True)}),
         (TICKET, {"tools": TOOLS}),
         (TICKET, {"tools": TOOLS, "task": "extract"}),
     ],
-    ids=["no labels", "another task", "another rule", "by name", "no end", "tools", "tools of another task"],
+    ids=["no labels", "another task", "by name", "no end", "tools", "tools of another task"],
 )
 async def test_what_nobody_wants_held_is_free(prompt, fields):
     sampling, told = await held(prompt, **fields)
@@ -243,7 +246,7 @@ async def test_what_the_request_says_itself_comes_first():
 
 
 async def test_engine_that_cannot_guide_answers_freely():
-    stand = await make_stand(models=(WRITER,), rules=(HELD,), text="It is blue")
+    stand = await make_stand(models=(ADAPTER,), rules=RULES, text="It is blue")
     generation, _, outcome, _ = await run(stand)
     assert (outcome.error, generation.explain().get("held_to")) == (None, None)
     await assert_clean(stand)
@@ -251,7 +254,10 @@ async def test_engine_that_cannot_guide_answers_freely():
 
 async def test_answer_is_held_no_more_where_the_request_moves_to_what_classifies():
     stand = await make_stand(
-        models=(SORTER, WRITER), rules=(replace(HELD, fallbacks=(("sorter", 1),)),), text="It is blue", guides=True
+        models=(SORTER, ADAPTER),
+        rules=(replace(LABELS_RULE, fallbacks=(("sorter", 1),)),),
+        text="It is blue",
+        guides=True,
     )
     engine = stand.engine_of("writer")
     engine.options = replace(engine.options, generate_error="overloaded")

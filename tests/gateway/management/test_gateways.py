@@ -8,7 +8,7 @@ import pytest
 
 from gateway.management.gateways import Gateways, gateways_problem, ports_problem
 from gateway.management.supervisor import Supervisor
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,12 @@ def test_several_gateways_need_postgresql_and_redis(settings, count, is_embedded
 
 @pytest.fixture
 def metrics_port(settings):
-    settings.SLUICE_METRICS_PORT = free_port()
+    settings.SLUICE_METRICS_PORT = lease_port()
     return settings.SLUICE_METRICS_PORT
 
 
 def test_gateways_share_one_socket_and_have_a_port_of_probes_each(settings, metrics_port):
-    port = free_port()
+    port = lease_port()
     gateways = Gateways("127.0.0.1", port, 2)
     try:
         one, other = gateways.specs(["manage.py"], 15.0)
@@ -72,7 +72,7 @@ class Rolled(Supervisor):
 @pytest.mark.parametrize(("redis", "how"), [("redis://somewhere", "roll"), ("", "restart")])
 def test_gateway_is_replaced_beside_the_old_one_only_where_two_may_run(settings, redis, how):
     settings.SLUICE_EMBEDDED, settings.REDIS_URL, settings.SLUICE_METRICS_PORT = False, redis, 0
-    gateways = Gateways("127.0.0.1", free_port(), 1)
+    gateways = Gateways("127.0.0.1", lease_port(), 1)
     supervisor = Rolled()
     try:
         gateways.replace(supervisor)

@@ -134,7 +134,7 @@ async def test_a_key_of_the_management_api_is_another_one(gateway):
 
     def make():
         headers = {"authorization": f"Bearer {manager}", "idempotency-key": "k1"}
-        return Client().post("/api/v1/keys/", {"name": "ci"}, content_type="application/json", headers=headers)
+        return Client().post("/api/v1/projects/", {"name": "ci"}, content_type="application/json", headers=headers)
 
     async with gateway(tokens=3) as bench:
         terms = {"tenant": bench.world.tenant, "project": bench.world.project, "name": "all", "scopes": keys.SCOPES}

@@ -21,7 +21,6 @@ from tests.gateway.world import assert_books, in_database, make_world, opened, p
 pytestmark = [
     pytest.mark.money,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no connections"),
 ]
 
 

@@ -15,7 +15,6 @@ from gateway.services import keys
 pytestmark = [
     pytest.mark.money,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
 ]
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 

@@ -11,7 +11,7 @@ from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, 
 from gateway.runtime import epoch_triggers
 from routing.models import Adapter, Deployment, Node, PublicModel, Replica, RouteRule, RouteTarget
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
 
 def settled_epoch():

@@ -191,20 +191,3 @@ async def test_revocation_is_felt_by_the_poll_alone_where_hints_are_cut(redis_se
         before = len(readings)
         assert await revoked(runtime, world) == "api_key_revoked"
         assert len(readings) - before <= 3, "the next poll, half a second later, or the one that was under way"
-
-
-def test_channel_layer_passes_hints_between_processes(redis_server):
-    from channels_redis.pubsub import RedisPubSubChannelLayer
-
-    async def play():
-        one = RedisPubSubChannelLayer(hosts=[redis_server.url], prefix="sluice")
-        other = RedisPubSubChannelLayer(hosts=[redis_server.url], prefix="sluice")
-        channel = await one.new_channel()
-        await one.group_add("pages", channel)
-        await other.group_send("pages", {"type": "refetch"})
-        async with asyncio.timeout(120):
-            assert (await one.receive(channel))["type"] == "refetch"
-        await one.flush()
-        await other.flush()
-
-    asyncio.run(play())

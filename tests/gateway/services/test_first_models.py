@@ -72,7 +72,7 @@ def test_all_four_are_published_with_prices_and_routes(found):
         "talk": {CHAT},
         "general chat": {CHAT},
     }
-    assert {rule.name for rule in catalogue.load().rules if rule.holds_answers} == {"labels", "fields"}
+    assert book.specialists == {LABELS, DESK}
 
 
 def test_again_changes_nothing(found):
@@ -119,7 +119,7 @@ def test_specialist_that_comes_later_gets_its_task_once_unless_an_operator_gave_
     found["adapters"], found["models"] = pairs, [*found["models"], labels]
     add_first_models()
     assert (targets()["labels"], targets()["fields"], targets()["talk"]) == ({LABELS}, {"chosen"}, {CHAT})
-    assert [rule.name for rule in catalogue.load().rules if rule.holds_answers] == ["labels"]
+    assert catalogue.load().specialists == {LABELS}
     RouteTarget.objects.filter(rule__name="labels").update(model=PublicModel.objects.get(name=CHAT))
     add_first_models()
     assert targets()["labels"] == {CHAT}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from django.db import IntegrityError, connection
+from django.db import IntegrityError
 
 from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Tenant, User
@@ -15,7 +15,6 @@ from tests.gateway.services.race import apart, is_waiting
 pytestmark = [
     pytest.mark.money,
     pytest.mark.django_db(transaction=True),
-    pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time"),
 ]
 
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import IntegrityError, connection, transaction
-from django.db.migrations.executor import MigrationExecutor
+from django.db import IntegrityError, transaction
 
 from gateway.errors.service import ServiceError
-from gateway.runtime import epoch_triggers
 from gateway.secrets.node_keys import gateway_key, key_file
 from gateway.services.nodes import add_node, remove_node, renew_keys
 from gateway.services.worker_specs import worker_spec
 from inference.curve import WorkerKeys, public_key_of
-from routing.models import Deployment, Node, Replica
+from routing.models import Node
 from routing.services.catalogue import add_model
 
 pytestmark = pytest.mark.django_db
@@ -122,31 +119,3 @@ def test_nodes_are_listed_with_what_they_serve():
     add_node("far", ADDRESS)
     model(nodes=["far"])
     assert told("list") == f"far  {ADDRESS}  not seen yet  m\n"
-
-
-@pytest.mark.slow
-@pytest.mark.django_db(transaction=True)
-def test_migrating_keeps_on_which_node_a_deployment_is():
-    epoch_triggers.drop_before_migrate()
-    executor = MigrationExecutor(connection)
-    try:
-        executor.migrate([("routing", "0004_remote_engines")])
-        apps = executor.loader.project_state([("routing", "0004_remote_engines")]).apps
-        old = apps.get_model("routing", "PublicModel").objects.create(name="m", context_length=1, rate_card="c")
-        for name, backend, node in (("a", "worker", "gpu1"), ("b", "worker", "local"), ("f", "fake", "local")):
-            apps.get_model("routing", "Deployment").objects.create(name=name, model=old, backend=backend, node=node)
-    finally:
-        executor = MigrationExecutor(connection)
-        executor.migrate(executor.loader.graph.leaf_nodes())
-    assert sorted(Replica.objects.values_list("deployment__name", "node__name")) == [("a", "gpu1"), ("b", "local")]
-    assert Deployment.objects.count() == 3
-    assert Path(key_file("gpu1")).exists() is False
-    MigrationExecutor(connection).migrate([("routing", "0004_remote_engines")])
-    try:
-        deployment = MigrationExecutor(connection).loader.project_state([("routing", "0004_remote_engines")]).apps
-        rows = deployment.get_model("routing", "Deployment").objects
-        assert sorted(rows.values_list("name", "node")) == [("a", "gpu1"), ("b", "local"), ("f", "local")]
-    finally:
-        executor = MigrationExecutor(connection)
-        executor.migrate(executor.loader.graph.leaf_nodes())
-        epoch_triggers.install()

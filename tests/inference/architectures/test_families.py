@@ -19,8 +19,6 @@ from inference.execution.backend import LoadedModel
 from tests.inference.drive import Drive, Reference, assert_same, reference_model
 from tests.inference.tiny import SPECIAL, save_tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 LONGROPE = {
     "rope_type": "longrope",
     "rope_theta": 10_000.0,

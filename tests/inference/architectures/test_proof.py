@@ -17,8 +17,6 @@ from inference.execution.backend import LoadedModel
 from tests.inference.architectures.attending import change_attention
 from tests.inference.tiny import save_tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 128}
 LONGROPE = {
     "rope_type": "longrope",

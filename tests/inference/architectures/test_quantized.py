@@ -7,19 +7,11 @@ from typing import Any
 
 import pytest
 
-from inference.architectures.load import kernel_folder, load_model
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
-from inference.kernels.cpu.build import BuildError
-from inference.kernels.cpu.library import load
 from tests.inference.tiny import save_tiny
 
-
-@pytest.fixture(autouse=True)
-def kernels() -> None:
-    try:
-        load(kernel_folder())
-    except BuildError as error:
-        pytest.skip(str(error))
+pytestmark = pytest.mark.usefixtures("c_kernels")
 
 
 def details(folder: Path, **config: Any) -> Any:

@@ -186,7 +186,7 @@ async def test_a_frame_beyond_the_bound_ends_the_connection_and_not_the_gateway(
         try:
             await asyncio.to_thread(serve)
             assert len(ends) == 1
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not session.is_up:  # noqa: ASYNC110 - nobody tells
                     await asyncio.sleep(0.01)
             assert large not in received

@@ -8,34 +8,39 @@ from __future__ import annotations
 import random
 
 import pytest
-import torch
 
-from inference.architectures.load import kernel_folder, load_model
+from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
-from inference.execution.tiers import choose
 from inference.types import SamplingParams
 from tests.inference.drive import Drive
+from tests.inference.sweeps import first
 from tests.inference.tiny import save_tiny
 
-pytestmark = pytest.mark.skipif(
-    not choose(torch.float32, kernel_folder()).tier.startswith("C kernels"), reason="no C kernels here"
-)
+pytestmark = pytest.mark.usefixtures("c_kernels")
 SEEDED = SamplingParams(temperature=1.0, top_p=0.95)
-FORMS = [("float32", ""), ("bfloat16", ""), ("bfloat16", "w8a8"), ("bfloat16", "int4")]
-KINDS = ("gemma3_text", "phi3", "olmo2", "granite", "mixtral", "olmoe", "qwen3_moe")
-MORE = [*((kind, "bfloat16", "") for kind in KINDS), *(("qwen2_moe", *form) for form in (FORMS[0], *FORMS[2:]))]
-CASES = [("gemma2", "bfloat16", ""), ("gemma2", "bfloat16", "", "int8"), ("qwen2_moe", "bfloat16", "")]
-CASES += [pytest.param(case, marks=pytest.mark.slow) for case in MORE]
+BF16 = {"dtype": "bfloat16"}
+CASES: list[dict[str, str]] = [
+    {"kind": "gemma2", **BF16, "kv_dtype": "int8"},
+    {"kind": "qwen2_moe", **BF16},
+    {"kind": "gemma2", **BF16},
+    *({"kind": kind, **BF16} for kind in ("gemma3_text", "phi3", "olmo2", "granite", "mixtral", "olmoe", "qwen3_moe")),
+    {"kind": "qwen2_moe", "dtype": "float32"},
+    {"kind": "qwen2_moe", **BF16, "quantization": "w8a8"},
+    {"kind": "qwen2_moe", **BF16, "quantization": "int4"},
+]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(filter(None, case)))
+@pytest.fixture(
+    scope="module",
+    params=first(CASES, of=lambda case: "moe" in case["kind"]),
+    ids=lambda case: "-".join(case.values()),
+)
 def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     """Random weights of little spread: nearly equal logits, so that the last bit decides now and then."""
-    kind, *settings = request.param
-    folder = save_tiny(kind, tmp_path_factory.mktemp("model"))
-    named = dict(zip(("dtype", "quantization", "kv_dtype"), settings, strict=False))
-    config = EngineConfig("test", str(folder), kv_tokens=2048, **named)
+    settings = dict(request.param)
+    folder = save_tiny(settings.pop("kind"), tmp_path_factory.mktemp("model"))
+    config = EngineConfig("test", str(folder), kv_tokens=2048, **settings)
     model = load_model(config, threads=1)
     assert model.details["exact"].startswith("to the bit")
     backend = model.runner._causal

@@ -13,8 +13,6 @@ from inference.execution.packed_operators import PackedOperators
 from inference.execution.tiers import choose
 from inference.execution.triton_operators import TritonOperators
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 EXPERTS, WIDTH, INNER = 6, 64, 96
 
 

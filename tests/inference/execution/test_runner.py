@@ -16,8 +16,6 @@ from inference.execution.processor import compute_dtype
 from inference.types import Kind, SamplingParams
 from tests.inference.tiny import save_tiny
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 GREEDY = SamplingParams(temperature=0.0)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from inference.architectures.load import kernel_folder, load_model
+from inference.architectures.load import load_model
 from inference.architectures.proof import paged_logits
 from inference.config import EngineConfig
 from inference.errors import ModelRefusedError
@@ -23,8 +23,7 @@ from inference.types import SamplingParams
 from tests.inference.drive import Drive
 from tests.inference.tiny import save_tiny
 
-C = choose(torch.float32, kernel_folder()).tier.startswith("C kernels")
-needs_c = pytest.mark.skipif(not C, reason="no C kernels here")
+needs_c = pytest.mark.usefixtures("c_kernels")
 PROMPTS = [[5, 6, 7], list(range(3, 60)), [9] * 20]
 
 
@@ -38,7 +37,8 @@ def drive(folder: Path, tier: str, **config: object) -> Drive:
     return Drive(load_model(EngineConfig("test", str(folder), kv_tokens=1024, options=options, **config), threads=1))
 
 
-@pytest.mark.parametrize("tier", ["torch", pytest.param("c", marks=needs_c)])
+@needs_c
+@pytest.mark.parametrize("tier", ["torch", "c"])
 @pytest.mark.parametrize("architecture", ["decoder", "transformers"])
 def test_each_tier_gives_the_references_answers(folder: Path, tier: str, architecture: str) -> None:
     expected = drive(folder, "reference").run(PROMPTS, 12)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
-
 import pytest
 
 from inference.kernels.cpu.build import BuildError
-from inference.kernels.cpu.library import load
 from inference.sampling.cpu_passes import CPUPasses
 from inference.sampling.passes import Passes
 from inference.sampling.torch_passes import TorchPasses
+from tests.inference.c_kernels import load_kernels
 
 
 @pytest.fixture(params=["torch", "kernels"])
@@ -20,6 +16,6 @@ def passes(request: pytest.FixtureRequest) -> Passes:
     if request.param == "torch":
         return TorchPasses()
     try:
-        return CPUPasses(load(Path(tempfile.gettempdir()) / f"sluice-kernels-{os.getuid()}"))
+        return CPUPasses(load_kernels())
     except BuildError as error:
         pytest.skip(str(error))

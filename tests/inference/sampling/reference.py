@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from inference.sampling.rng import GOLDEN, mix, noise_key
+from inference.sampling.rng import GOLDEN, mix, seed_key, signed
 from inference.types import SamplingParams
 
 CLOSE = 1e-3  # where two candidates' scores are closer than this, float32 may prefer the other
+
+
+def noise_key(seed: int, position: int) -> int:
+    return signed(mix(seed_key(seed) + (position + 1) * GOLDEN))
 
 
 def gumbel(seed: int, position: int, token: int) -> float:

@@ -12,9 +12,10 @@ import torch
 from inference.core.step import Row, RowFailure
 from inference.sampling import torch_passes
 from inference.sampling.passes import Passes
-from inference.sampling.rng import exponentials, mix, noise_key
+from inference.sampling.rng import exponentials, mix
 from inference.sampling.sampler import Sampler
 from inference.types import SamplingParams
+from tests.inference.sampling.reference import noise_key
 
 
 def row(number: int = 0, *, seed: int = 1, index: int = 0, **params: Any) -> Row:

@@ -1,4 +1,4 @@
-"""The support desk's specialists among the first models: made of the first two and of what lies beside the code."""
+"""Specialists among the first models: made of the first two and of what a folder describes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,20 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from inference.sources import first_models
-from inference.sources.first_models import CHAT, DESK, DESK_LABELS, EMBEDDING
+from inference.sources.first_models import CHAT, EMBEDDING, specialists
+from tests.first_models import DESK, DESK_LABELS, SPECIALISTS
 from tests.gateway.adapters.files import save
 from tests.inference.work_folders import leave
 
+ADAPTER, MERGED = "some-fields", "some-labels"
+DESCRIBED = f"""
+[{MERGED}]
+base = "{EMBEDDING}"
+is_merged = true
+[{ADAPTER}]
+base = "{CHAT}"
+is_merged = false
+"""
 WEIGHT = "encoder.layer.0.attention.self.query.weight"
 
 
@@ -21,7 +31,8 @@ WEIGHT = "encoder.layer.0.attention.self.query.weight"
 def home(tmp_path, monkeypatch):
     """A home with stand-ins of the first two models, without their packages and without specialists."""
     monkeypatch.setattr(first_models, "_installed_file", lambda *_: None)
-    monkeypatch.setattr(first_models, "DESK_FOLDER", tmp_path / "desk")
+    (tmp_path / "desk").mkdir()
+    (tmp_path / "desk/specialists.toml").write_text(DESCRIBED)
     for name in (CHAT, EMBEDDING):
         folder = tmp_path / "models" / name
         folder.mkdir(parents=True)
@@ -32,8 +43,8 @@ def home(tmp_path, monkeypatch):
 
 def train(home: Path) -> None:
     """Put what was trained where the code has it: for the labels pairs that add 2 to each weight."""
-    save(home / "desk" / "fields")
-    labels = save(home / "desk" / "labels")
+    save(home / "desk" / ADAPTER)
+    labels = save(home / "desk" / MERGED)
     (labels / "label_head.json").write_text(json.dumps({"labels": ["billing", "returns"], "none": "other"}))
     save_file({"text.weight": torch.ones(2, 4)}, labels / "label_head.safetensors")
     module = f"base_model.model.{WEIGHT.removesuffix('.weight')}"
@@ -41,52 +52,68 @@ def train(home: Path) -> None:
     save_file(pairs, labels / "adapter_model.safetensors")
 
 
-def test_labels_are_merged_once_and_the_adapter_is_told(home):
+@pytest.fixture
+def special(home):
+    return specialists(home / "desk")
+
+
+def test_labels_are_merged_once_and_the_adapter_is_told(home, special):
     train(home)
-    found = first_models.install(home)
-    assert set(found) == {CHAT, EMBEDDING, DESK_LABELS}
-    folder = found[DESK_LABELS]
+    found = first_models.install(home, special)
+    assert set(found) == {CHAT, EMBEDDING, MERGED}
+    folder = found[MERGED]
     assert torch.equal(load_file(folder / "model.safetensors")[WEIGHT], torch.eye(4) + 2)
     assert json.loads((folder / "label_head.json").read_text()) == {"labels": ["billing", "returns"], "none": "other"}
     assert torch.equal(load_file(folder / "label_head.safetensors")["text.weight"], torch.ones(2, 4))
-    assert first_models.adapters() == {DESK: (CHAT, home / "desk" / "fields")}
-    assert first_models.missing_specialists(found) == {}
+    assert [(one.name, one.base, one.folder, one.is_here) for one in special if not one.is_merged] == [
+        (ADAPTER, CHAT, home / "desk" / ADAPTER, True)
+    ]
+    assert first_models.missing_specialists(special, found) == {}
     before = (folder / "model.safetensors").stat().st_ino
-    assert first_models.install(home) == found
+    assert first_models.install(home, special) == found
     assert (folder / "model.safetensors").stat().st_ino == before
 
 
-def test_without_weights_the_others_are_installed_and_it_says_why(home):
-    found = first_models.install(home)
+def test_without_weights_the_others_are_installed_and_it_says_why(home, special):
+    found = first_models.install(home, special)
     assert set(found) == {CHAT, EMBEDDING}
-    assert first_models.adapters() == {}
-    lacking = first_models.missing_specialists(found)
-    assert set(lacking) == {DESK, DESK_LABELS}
+    assert not any(one.is_here for one in special)
+    lacking = first_models.missing_specialists(special, found)
+    assert set(lacking) == {ADAPTER, MERGED}
     assert all("weights are not in this copy" in why for why in lacking.values())
 
 
-def test_without_their_bases_it_says_which_are_missing(home):
+def test_without_their_bases_it_says_which_are_missing(home, special):
     train(home)
     for name in (CHAT, EMBEDDING):
         (home / "models" / name / "config.json").unlink()
-    found = first_models.install(home)
+    found = first_models.install(home, special)
     assert found == {}
-    lacking = first_models.missing_specialists(found)
+    lacking = first_models.missing_specialists(special, found)
     assert lacking == {
-        DESK: f"it is made of {CHAT}, which is missing",
-        DESK_LABELS: f"it is made of {EMBEDDING}, which is missing",
+        ADAPTER: f"it is made of {CHAT}, which is missing",
+        MERGED: f"it is made of {EMBEDDING}, which is missing",
     }
 
 
-def test_a_merge_that_fails_leaves_nothing(home):
+def test_a_merge_that_fails_leaves_nothing(home, special):
     train(home)
-    (home / "desk" / "labels" / "adapter_config.json").write_text("{}")
+    (home / "desk" / MERGED / "adapter_config.json").write_text("{}")
     with pytest.raises(KeyError):
-        first_models.install(home)
+        first_models.install(home, special)
     assert {folder.name for folder in (home / "models").iterdir()} == {CHAT, EMBEDDING}
 
 
-def test_what_killed_installations_left_goes_a_day_later(home):
+def test_what_killed_installations_left_goes_a_day_later(home, special):
     staying = leave(home / "models", ".making-")
-    first_models.install(home)
+    first_models.install(home, special)
     assert set((home / "models").iterdir()) == staying | {home / "models" / name for name in (CHAT, EMBEDDING)}
+
+
+def test_where_nothing_is_described_there_are_none(home):
+    assert specialists(None) == specialists(home) == ()
+
+
+def test_the_desks_specialists_are_complete():
+    assert {one.name: one.is_here for one in SPECIALISTS} == {DESK: True, DESK_LABELS: True}
+    assert {one.base for one in SPECIALISTS} == {CHAT, EMBEDDING}

@@ -62,7 +62,7 @@ class WorkerProcess:
 
     def wait(self) -> int:
         assert self.process is not None
-        self.output += self.process.communicate(timeout=20)[0]
+        self.output += self.process.communicate(timeout=120)[0]
         status = self.process.returncode
         self.process = None
         return status

@@ -33,11 +33,20 @@ from inference.types import (
     Running,
 )
 from tests.inference.engine_contract import chat, collect, embedding, end_of, evidence, run, same, text_of, until
-from tests.inference.worker.processes import ECHO, ECHO_OPTIONS, EMBEDDER, SLOW, WorkerProcess, ready
+from tests.inference.worker.processes import ECHO, ECHO_OPTIONS, SLOW, WorkerProcess, ready
 
 pytestmark = pytest.mark.slow  # real processes, each a second or more
 
 Open = Callable[..., Any]
+PATIENCE = 120  # seconds, which only end a hang
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[WorkerProcess]:
+    """A worker that no test ends, changes or makes drain."""
+    process = WorkerProcess().start()
+    yield process
+    process.close()
 
 
 @pytest.fixture
@@ -90,7 +99,7 @@ class Streaming:
                 self._changed.notify_all()
 
     async def until(self, tokens: int) -> None:
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(PATIENCE), self._changed:
             await self._changed.wait_for(lambda: self.usage >= tokens)
 
     @property
@@ -98,7 +107,7 @@ class Streaming:
         return max((event.usage.completion for event in self.events if isinstance(event, Delta)), default=0)
 
     async def end(self) -> Finished:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(PATIENCE):
             await self.task
         return end_of(self.events)
 
@@ -174,10 +183,9 @@ async def test_the_requests_of_a_gateway_that_vanished_are_cancelled(start: Open
 
 
 async def test_a_gap_in_the_frames_fails_the_session_loudly(
-    start: Open, engine_of: Open, caplog: pytest.LogCaptureFixture
+    shared: WorkerProcess, engine_of: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = start(SLOW)
-    engine = await engine_of(worker, "slow")
+    engine = await engine_of(shared, "slow")
     stream = await Streaming.start(engine)
     engine._session._link._frames += 1
     await engine.extend(stream.id, 200_000, True)
@@ -204,9 +212,9 @@ async def test_what_was_prepared_expires(start: Open, engine_of: Open) -> None:
 
 
 async def test_a_refused_request_is_submitted_once_and_forgotten(
-    start: Open, engine_of: Open, monkeypatch: pytest.MonkeyPatch
+    shared: WorkerProcess, engine_of: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = await engine_of(start(ECHO), "echo")
+    engine = await engine_of(shared, "echo")
     sent: list[object] = []
     send = engine._session._link.send
     monkeypatch.setattr(engine._session._link, "send", lambda message: (sent.append(message), send(message)))
@@ -223,8 +231,8 @@ async def test_a_refused_request_is_submitted_once_and_forgotten(
     assert not engine._session._streams
 
 
-async def test_a_burst_of_prompts_of_5_kb_is_answered(start: Open, engine_of: Open) -> None:
-    engine = await engine_of(start(ECHO), "echo")
+async def test_a_burst_of_prompts_of_5_kb_is_answered(shared: WorkerProcess, engine_of: Open) -> None:
+    engine = await engine_of(shared, "echo")
     prompts = [f"{number:02}".ljust(5000, "x") for number in range(12)]
     answers = await asyncio.gather(*(run(engine, chat(prompt, max_tokens=2)) for prompt in prompts))
     assert [text_of(events) for events in answers] == [prompt[:2] for prompt in prompts]
@@ -268,9 +276,8 @@ async def test_a_gateway_that_reads_too_slowly_loses_its_session(start: Open, en
     assert isinstance(await evidence(engine, stream.id), Finished)
 
 
-async def test_a_poisoned_step_fails_one_request_and_spares_its_mates(start: Open, engine_of: Open) -> None:
-    worker = start(ECHO, EMBEDDER)
-    engine = await engine_of(worker, "echo")
+async def test_a_poisoned_step_fails_one_request_and_spares_its_mates(shared: WorkerProcess, engine_of: Open) -> None:
+    engine = await engine_of(shared, "echo")
     mates = [asyncio.create_task(run(engine, chat("good work " * 20))) for _ in range(4)]
     poisoned = asyncio.create_task(run(engine, chat("POISON")))
     finished = end_of(await poisoned)
@@ -281,20 +288,19 @@ async def test_a_poisoned_step_fails_one_request_and_spares_its_mates(start: Ope
         events = await mate
         assert end_of(events).reason is FinishReason.STOP
         assert text_of(events) == "good work " * 20
-    embedder = await engine_of(worker, "embedder")
+    embedder = await engine_of(shared, "embedder")
     assert end_of(await run(embedder, embedding("ok", "FAIL"), 0)).reason is FinishReason.ERROR
     assert end_of(await run(embedder, embedding("ok"), 0)).reason is FinishReason.STOP
 
 
-async def test_a_bad_frame_costs_only_its_session(start: Open, engine_of: Open) -> None:
-    worker = start(ECHO)
-    engine = await engine_of(worker, "echo")
+async def test_a_bad_frame_costs_only_its_session(shared: WorkerProcess, engine_of: Open) -> None:
+    engine = await engine_of(shared, "echo")
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
-        socket.connect(worker.config.endpoint)
+        socket.connect(shared.config.endpoint)
         for parts in ([b""], [b"x" * 8, b"\xc1"], [(1).to_bytes(8, "big"), b"\x91" * 100_000], [b"a", b"b", b"c"]):
             socket.send_multipart(parts)
-        assert await asyncio.to_thread(socket.poll, 5000)
+        assert await asyncio.to_thread(socket.poll, PATIENCE * 1000)
     assert text_of(await run(engine, chat("fine"))) == "fine"
 
 
@@ -440,9 +446,8 @@ async def test_evidence_survives_a_restart(start: Open, engine_of: Open) -> None
         await run(engine, replace(chat("x"), id=never))
 
 
-async def test_running_requests_are_reported_with_their_usage(start: Open, engine_of: Open) -> None:
-    worker = start(SLOW)
-    engine = await engine_of(worker, "slow")
+async def test_running_requests_are_reported_with_their_usage(shared: WorkerProcess, engine_of: Open) -> None:
+    engine = await engine_of(shared, "slow")
     stream = await Streaming.start(engine, tokens=2)
     found = await engine.usage_of(stream.id)
     assert isinstance(found, Running)
@@ -451,9 +456,10 @@ async def test_running_requests_are_reported_with_their_usage(start: Open, engin
     assert (await stream.end()).reason is FinishReason.CANCELLED
 
 
-async def test_a_message_that_cannot_be_sent_is_refused_and_costs_nothing(start: Open, engine_of: Open) -> None:
-    worker = start(ECHO)
-    engine = await engine_of(worker, "echo")
+async def test_a_message_that_cannot_be_sent_is_refused_and_costs_nothing(
+    shared: WorkerProcess, engine_of: Open
+) -> None:
+    engine = await engine_of(shared, "echo")
     with pytest.raises(InvalidRequestError, match="half a character"):
         await engine.prepare(chat("\ud800"))
     with pytest.raises(InvalidRequestError, match="larger"):
@@ -461,26 +467,30 @@ async def test_a_message_that_cannot_be_sent_is_refused_and_costs_nothing(start:
     assert text_of(await run(engine, chat("fine"))) == "fine"
 
 
-async def test_a_busy_event_loop_does_not_take_its_worker_for_dead(start: Open, engine_of: Open) -> None:
-    worker = start(ECHO)
-    engine = await engine_of(worker, "echo", renew_seconds=0.05, silence_seconds=1.0)
+async def test_a_busy_event_loop_does_not_take_its_worker_for_dead(shared: WorkerProcess, engine_of: Open) -> None:
+    engine = await engine_of(shared, "echo", renew_seconds=0.05, silence_seconds=1.0)
     link = engine._session._link
     # Whatever order a loop serves descriptors and timers in, the judge looks into the socket by itself.
     link._loop.remove_reader(link._descriptor)
     link.send(Renew(0))
     await asyncio.sleep(0)  # what the sending found in the socket has been read
-    time.sleep(1.2)  # noqa: ASYNC251  the loop itself stands still: the answer waits in the socket meanwhile
-    await asyncio.sleep(0.3)
+    assert link._socket.poll(PATIENCE * 1000)  # the loop itself stands still: the answer waits in the socket
+    link._clock = lambda: time.monotonic() + 2.0  # and that took two seconds
+    before = link._frames
+
+    async def has_judged() -> bool:
+        return link._closed or link._frames > before
+
+    await until(has_judged)
     assert engine._session._link is link
     link._loop.add_reader(link._descriptor, link._read_all)
     assert text_of(await run(engine, chat("here"))) == "here"
 
 
-async def test_deployments_of_one_worker_share_a_session(start: Open, engine_of: Open) -> None:
-    worker = start(ECHO, EMBEDDER)
-    engine, embedder = await engine_of(worker, "echo"), await engine_of(worker, "embedder")
+async def test_deployments_of_one_worker_share_a_session(shared: WorkerProcess, engine_of: Open) -> None:
+    engine, embedder = await engine_of(shared, "echo"), await engine_of(shared, "embedder")
     assert engine._session is embedder._session
     await embedder.close()
     assert text_of(await run(engine, chat("still open"))) == "still open"
     await engine.close()
-    assert worker.config.endpoint not in client._sessions.get(asyncio.get_running_loop(), {})
+    assert shared.config.endpoint not in client._sessions.get(asyncio.get_running_loop(), {})

@@ -18,7 +18,7 @@ from inference.open import open_engine
 from inference.protocol import Hello, encode, numbered
 from tests.inference.engine_contract import chat, run, text_of, until
 from tests.inference.worker.processes import ECHO, WorkerProcess, ready
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 
 pytestmark = pytest.mark.slow  # real processes
 
@@ -31,7 +31,7 @@ class Far:
         gateway = new_pair()
         folder = Path(tempfile.mkdtemp(prefix="sw-", dir="/tmp"))
         WorkerKeys(public, secret, (gateway[0],)).save(folder / "keys")
-        address = f"tcp://127.0.0.1:{free_port()}"
+        address = f"tcp://127.0.0.1:{lease_port()}"
         self.worker = WorkerProcess(ECHO, endpoint=address, keys=str(folder / "keys"))
         self.spec = EngineSpec("echo", "worker", address, server_key=public, secret_key=gateway[1])
 
@@ -110,7 +110,7 @@ async def test_tcp_without_keys_is_not_even_tried() -> None:
         open_engine(EngineSpec("echo", "worker", "tcp://127.0.0.1:7411"))
 
 
-def test_an_unusable_key_file_is_one_clear_line(far: Far) -> None:
+def test_an_unusable_key_file_is_one_clear_line() -> None:
     second = WorkerProcess(ECHO, endpoint="tcp://127.0.0.1:0", keys="/nowhere")
     try:
         assert second.start().wait() == 2

@@ -9,7 +9,7 @@ import pytest
 
 from inference.engine import EngineSpec
 from inference.open import open_engine
-from tests.services.postgres import free_port
+from tests.services.ports import lease_port
 from tests.upstream import Upstream, serving
 
 
@@ -24,7 +24,7 @@ async def remote():
             engine = open_engine(spec)
             stack.push_async_callback(engine.close)
             if ready:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     while not (await engine.health()).ready:  # noqa: ASYNC110 - nobody tells
                         await asyncio.sleep(0.002)
             return engine, upstream
@@ -35,4 +35,4 @@ async def remote():
 @pytest.fixture
 def unused_port():
     """A port of this machine at which nobody listens."""
-    return free_port()
+    return lease_port()

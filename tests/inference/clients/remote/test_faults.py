@@ -204,7 +204,7 @@ async def test_a_request_that_still_waits_for_its_connection_is_charged_nothing(
 
 
 async def test_a_stall_ends_in_a_time_out_and_closes_the_connection(remote):
-    engine, upstream = await remote("trtllm", options={"idle_seconds": 0.05}, stall_at=3)
+    engine, upstream = await remote("trtllm", options={"idle_seconds": 1.0}, stall_at=3)
     request = chat("a b c d")
     finished = end_of(await run(engine, request))
     assert (finished.error.code, finished.usage.completion, finished.exact) == ("engine_unreachable", 2, True)
@@ -335,7 +335,7 @@ async def test_connections_are_kept_from_one_answer_to_the_next(remote, dialect)
     for _ in range(5):
         assert end_of(await run(engine, chat("a b c"))).reason is FinishReason.STOP
         upstream.released.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while engine._pool._busy:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0)
     assert len(upstream.connections) == 1
@@ -574,7 +574,7 @@ async def test_a_refusal_whose_client_leaves_before_its_last_word_costs_nothing(
         engine._pool = pool_of(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", engine._options.networks)
         engine._pool.join(engine, engine._options)
         task = asyncio.ensure_future(collect(engine.generate(prepared, 10, True)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             while not ((run := engine._runs.get(request.id)) and run._connection and run._connection._status):  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0)
         await engine.cancel(request.id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -61,7 +62,7 @@ async def becomes(engine, *, ready):
     async def is_so():
         return (await engine.health()).ready is ready
 
-    await until(is_so, 5)
+    await until(is_so)
     return await engine.health()
 
 
@@ -71,7 +72,7 @@ async def asked(upstream, path):
     async def is_asked():
         return len(upstream.bodies(path)) > before
 
-    await until(is_asked, 5)
+    await until(is_asked)
 
 
 @changed
@@ -85,7 +86,7 @@ async def test_after_a_look_that_failed_it_takes_no_work_until_it_is_what_it_was
     async def is_seen():
         return why in (await engine.health()).detail
 
-    await until(is_seen, 5)
+    await until(is_seen)
     assert (await engine.health()).reason == "is not set up rightly"
     await port.serve()
     await becomes(engine, ready=True)
@@ -149,7 +150,7 @@ async def test_requests_that_are_refused_here_say_nothing_of_the_server(remote, 
     monkeypatch.setattr("inference.clients.remote.probe.READY_SECONDS", 3600.0)
     upstream = await port.serve()
     upstream.plan = Plan(stall_at=2)
-    options = {"concurrency": 1, "queue": 2, "queue_seconds": 0.3}
+    options = {"concurrency": 1, "queue": 2, "queue_seconds": 3600}
     engine, _ = await remote(at=upstream, options=options)
     running = asyncio.create_task(run(engine, chat("a b c")))
     await upstream.until(lambda: upstream.running)
@@ -158,14 +159,17 @@ async def test_requests_that_are_refused_here_say_nothing_of_the_server(remote, 
     async def is_waiting():
         return engine._pool.places.waiting == 1
 
-    await until(is_waiting, 5)
+    await until(is_waiting)
     upstream.seen.clear()
     with pytest.raises(OverloadedError) as caught:
         await run(engine, chat("x"))
     assert caught.value.code == "tenant_queue_full"
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    engine._options = replace(engine._options, queue_seconds=0.01)
     with pytest.raises(OverloadedError, match="no place"):
-        await waiting
-    await asyncio.sleep(0.15)  # longer than the probe gathers failures before it looks
+        await run(engine, chat("x"))
+    assert not engine._probe._soon.is_set()
     assert {path for path, _ in upstream.seen} == {"/tokenize"}
     upstream.released.set()
     await running
@@ -180,7 +184,7 @@ async def test_another_context_is_noticed(remote, port, monkeypatch):
     async def is_noticed():
         return engine.info.max_context == 4096
 
-    await until(is_noticed, 5)
+    await until(is_noticed)
 
 
 BUSY = [("vllm", "/v1/models"), ("vllm", "/version"), ("sglang", "/get_server_info")]
@@ -188,7 +192,7 @@ BUSY = [("vllm", "/v1/models"), ("vllm", "/version"), ("sglang", "/get_server_in
 
 @pytest.fixture
 def _impatient(monkeypatch):
-    monkeypatch.setattr("inference.clients.remote.pool.ASK_SECONDS", 0.1)
+    monkeypatch.setattr("inference.clients.remote.pool.ASK_SECONDS", 0.5)
     monkeypatch.setattr("inference.clients.remote.probe.MEET_SECONDS", 0.02)
 
 
@@ -210,11 +214,11 @@ async def test_a_server_that_is_well_and_too_busy_to_say_what_it_is_goes_on(remo
 
 @pytest.mark.usefixtures("_impatient")
 async def test_a_server_that_never_says_again_what_it_is_is_believed_for_a_while_only(remote, monkeypatch):
-    monkeypatch.setattr("inference.clients.remote.probe.UNANSWERED_SECONDS", 0.5)
     engine, upstream = await remote("vllm")
     upstream.silent_at = {"/v1/models"}
     await asked(upstream, "/v1/models")
     assert (await engine.health()).ready
+    monkeypatch.setattr("inference.clients.remote.probe.UNANSWERED_SECONDS", 0.0)
     assert (await becomes(engine, ready=False)).reason == "does not answer"
     for _ in range(3):
         await asked(upstream, "/v1/models")

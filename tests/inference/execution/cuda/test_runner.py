@@ -26,7 +26,7 @@ from tests.inference.execution.cuda.host import HostDevice
 from tests.inference.sampling.test_guides import Listed
 from tests.inference.tiny import save_tiny
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(temperature=0.0)

@@ -16,9 +16,9 @@ from inference.kernels.cpu.sampler import (
     log_sum_exp,
     top_candidates,
 )
-from inference.sampling.rng import exponentials, noise_key
+from inference.sampling.rng import exponentials
 from inference.types import SamplingParams
-from tests.inference.sampling.reference import scores
+from tests.inference.sampling.reference import noise_key, scores
 
 SHAPES = [(1, 7), (3, 512), (5, 4999)]
 

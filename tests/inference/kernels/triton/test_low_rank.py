@@ -10,7 +10,7 @@ import torch
 from inference.kernels.triton.low_rank import FEW, SHORT, TALL, LowRankStep, PackedAdapter
 from tests.inference.kernels.cpu.test_low_rank import Part, layers_of, plain
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1.2e-2}  # the interpreter cuts bfloat16 where a GPU rounds

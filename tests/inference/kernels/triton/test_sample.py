@@ -12,7 +12,8 @@ import triton.language as tl
 from inference.kernels.triton import noise
 from inference.kernels.triton.sample import sample
 from inference.sampling.filters import surviving
-from inference.sampling.rng import exponentials, noise_key
+from inference.sampling.rng import exponentials
+from tests.inference.sampling.reference import noise_key
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the infinities that a mask makes
 VOCABULARY = 5000

@@ -1,1 +1,0 @@
-"""How messages get from Celery's beat to its workers."""
