@@ -14,6 +14,7 @@ from gateway.concurrency.caps import Cap
 from gateway.consumers import callers, responses
 from gateway.errors.refusal import Refusal
 from gateway.models import User
+from gateway.services.scopes import READ_ONLY, expanded
 from inference.types import FinishReason
 from tests.gateway.consumers.socket import Socket
 
@@ -41,8 +42,10 @@ async def test_websocket_with_a_bad_key_is_refused(app, world, code):
     await Socket(app, key="sk-bad").refused(401, code)
 
 
-async def test_key_may_not_lack_the_scope(app, world):
-    world.set_principal(scopes=frozenset({"management"}))
+@pytest.mark.parametrize("scopes", [["management"], [READ_ONLY]])
+async def test_key_may_not_lack_the_scope(app, world, scopes):
+    """A socket makes responses: it isn't enough to read them."""
+    world.set_principal(scopes=expanded(scopes))
     await Socket(app).refused(403, "insufficient_scope")
 
 
