@@ -54,7 +54,7 @@ class Home:
         """Look until it is so; bounded by the test's timeout."""
         while not is_so():
             assert self.jobs.poll() is None, self.said()
-            time.sleep(0.01)
+            time.sleep(0.02)
 
 
 @contextmanager
