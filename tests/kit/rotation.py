@@ -1,4 +1,6 @@
-"""Run with the settings of one step of a rotation: ``make`` what outlives it, or ``look`` what is still valid."""
+"""Run with the settings of one step of a rotation, after ``manage.py setup`` where ``setup`` is the first argument:
+``make`` what outlives it, or look what is still valid of what was made.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,7 @@ django.setup()
 
 from django.contrib.auth import get_user, login  # noqa: E402
 from django.contrib.sessions.backends.db import SessionStore  # noqa: E402
+from django.core.management import call_command  # noqa: E402
 from django.http import HttpRequest  # noqa: E402
 from django_scopes import scopes_disabled  # noqa: E402
 
@@ -66,4 +69,7 @@ def look(made: dict[str, str]) -> dict[str, object]:
     }
 
 
-print(json.dumps(make() if sys.argv[1] == "make" else look(json.loads(sys.argv[1]))))
+arguments = sys.argv[1:]
+if arguments[0] == "setup":
+    call_command(arguments.pop(0))
+print(json.dumps(make() if arguments[0] == "make" else look(json.loads(arguments[0]))))

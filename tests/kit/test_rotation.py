@@ -43,10 +43,13 @@ class Installation:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def look(self, made):
-        found = json.loads(self.run("-m", "tests.kit.rotation", json.dumps(made)).splitlines()[-1])
+    def look(self, made, *first):
+        found = self.step(*first, json.dumps(made))
         made["session"] = found.pop("cookie")
         return found
+
+    def step(self, *arguments):
+        return json.loads(self.run("-m", "tests.kit.rotation", *arguments).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +59,7 @@ def made(tmp_path_factory):
     old = token_urlsafe(48)
     before.set(SLUICE_SECRET_KEY=old)
     before.run("manage.py", "setup")
-    facts = json.loads(before.run("-m", "tests.kit.rotation", "make").splitlines()[-1])
-    return before, old, facts
+    return before, old, before.step("make")
 
 
 @pytest.fixture
@@ -107,9 +109,7 @@ def test_processes_that_are_restarted_in_turn_read_what_another_has_moved(instal
 
     for is_new in (False, True, False, True):
         installation.set(**secrets(is_new=is_new))
-        if is_new:
-            installation.run("manage.py", "setup")
-        assert installation.look(facts) == ALL
+        assert installation.look(facts, *["setup"] * is_new) == ALL
     installation.set(SLUICE_SECRET_KEY=old)
     assert not any(installation.look(facts)[what] for what in ("session", "key", "credential"))
 

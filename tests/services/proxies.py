@@ -11,6 +11,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,6 +90,7 @@ def running(
     try:
         while not is_listening(port):
             assert process.poll() is None, (folder / "log").read_text()
+            time.sleep(0.01)
         yield process
     finally:
         process.terminate()

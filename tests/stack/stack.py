@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -170,6 +171,7 @@ class Stack:
             found = self.script("audit", [str(path) for path in self.records])
             if not found["holds"]:
                 return dict(found)
+            time.sleep(0.1)
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -187,11 +189,12 @@ def children_of(pid: int, needle: str = "") -> list[int]:
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            if int(status.read_text().rpartition(")")[2].split()[1]) != pid:
+                continue
             command = (status.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == pid and needle in command:
+        if needle in command:
             found.append(int(status.parent.name))
     return sorted(found)
 
