@@ -29,8 +29,6 @@ class OrphanedHold:
     request: UUID
     wallet: UUID
     tenant: UUID
-    project: UUID
-    api_key: UUID | None
     user: UUID | None
     model: str
     deployment: UUID
@@ -41,7 +39,6 @@ class OrphanedHold:
     is_streamed: bool
     kept: UUID | None
     owner: UUID
-    reserved_at: datetime
     orphaned_at: datetime
 
 
@@ -125,8 +122,6 @@ def _as_orphan(hold: Hold) -> OrphanedHold:
         request=hold.id,
         wallet=hold.wallet_id,
         tenant=hold.tenant,
-        project=hold.project,
-        api_key=hold.api_key,
         user=hold.user,
         model=hold.model,
         deployment=hold.deployment,
@@ -137,6 +132,5 @@ def _as_orphan(hold: Hold) -> OrphanedHold:
         is_streamed=bool(hold.facts.get("streamed")),
         kept=UUID(hold.facts["kept"]) if hold.facts.get("kept") else None,
         owner=hold.owner,
-        reserved_at=hold.reserved_at,
         orphaned_at=hold.orphaned_at,
     )

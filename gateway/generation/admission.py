@@ -6,7 +6,6 @@ import asyncio
 from uuid import UUID
 
 import msgspec
-import structlog
 from django.conf import settings
 
 from billing.writer.operations import LEASE_SECONDS
@@ -29,8 +28,6 @@ from inference.types import GenerationRequest, Prepared
 
 FIRST = 2001  # more than the priorities that clients may give lie apart
 SLOW_SECONDS = 0.25  # a reserve that took this long: extensions will, too
-
-log = structlog.get_logger(__name__)
 
 
 class Admitted(msgspec.Struct, frozen=True):

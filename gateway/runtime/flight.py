@@ -37,11 +37,6 @@ class Flight:
         entry.requests += 1
         entry.uncached += self._uncached
 
-    @property
-    def replica(self) -> str:
-        """Where it runs, for people."""
-        return self._entry.replica.place or self._entry.deployment.name
-
     def sent(self) -> None:
         """Note that the engine gets the request now."""
         self._sent_at = time.monotonic()

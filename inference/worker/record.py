@@ -13,7 +13,6 @@ A row is a checksum, its length, a kind, the time in seconds, the request's id i
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 import threading
 import time
@@ -35,8 +34,6 @@ BEGUN, ENDED, NEVER = 1, 2, 3
 
 _REASONS = tuple(FinishReason)
 _MAX_TEXT = 8000  # characters of an error's message or of a stop string
-
-log = logging.getLogger(__name__)
 
 
 class RecordLockedError(Exception):

@@ -1,4 +1,4 @@
-"""RMS norm, alone and together with the residual addition before it."""
+"""RMS norm."""
 
 from __future__ import annotations
 
@@ -10,23 +10,17 @@ import triton.language as tl
 @triton.jit
 def _rms_norm(
     hidden,
-    residual,
     weight,
     out,
     eps,
     hidden_stride,
     WIDTH: tl.constexpr,
     PADDED_WIDTH: tl.constexpr,
-    ADDS: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, PADDED_WIDTH)
     mask = column < WIDTH
-    x = tl.load(hidden + row * hidden_stride + column, mask=mask, other=0.0)
-    if ADDS:
-        x += tl.load(residual + row * WIDTH + column, mask=mask, other=0.0)
-        tl.store(residual + row * WIDTH + column, x, mask=mask)
-    x = x.to(tl.float32)
+    x = tl.load(hidden + row * hidden_stride + column, mask=mask, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 0) / WIDTH + eps)
     w = tl.load(weight + column, mask=mask, other=0.0).to(tl.float32)
     tl.store(out + row * WIDTH + column, (x * scale * w).to(out.dtype.element_ty), mask=mask)
@@ -35,33 +29,18 @@ def _rms_norm(
 def rms_norm(hidden: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Return hidden / sqrt(mean(hidden²) + eps) · weight for each row of `hidden` [T, width]."""
     out = torch.empty(hidden.shape, dtype=hidden.dtype, device=hidden.device)
-    _launch(hidden, out, weight, out, eps, adds=False)
-    return out
-
-
-def add_rms_norm(hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Add `hidden` to `residual` (both [T, width], the latter in place and contiguous); return the sum's RMS norm."""
-    out = torch.empty_like(residual)
-    _launch(hidden, residual, weight, out, eps, adds=True)
-    return out
-
-
-def _launch(
-    hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, eps: float, *, adds: bool
-) -> None:
     rows, width = hidden.shape
     if not rows:
-        return
+        return out
     padded = triton.next_power_of_2(width)
     _rms_norm[(rows,)](
         hidden,
-        residual,
         weight,
         out,
         eps,
         hidden.stride(0),
         WIDTH=width,
         PADDED_WIDTH=padded,
-        ADDS=adds,
         num_warps=max(1, min(16, padded // 512)),
     )
+    return out

@@ -24,7 +24,6 @@ from inference.validation import check_guidance
 Ask = Callable[..., Coroutine[Any, Any, Any]]
 """`await ask(path)` gets JSON from the endpoint, `await ask(path, body)` posts it; both return the answer's JSON."""
 
-_OPEN = ("temperature", "top_p", "top_k", "min_p")  # what a server has defaults of its own for
 _GUIDED = {
     GuidanceKind.JSON_SCHEMA: "a JSON Schema",
     GuidanceKind.JSON_OBJECT: "JSON",

@@ -28,7 +28,7 @@ from inference.kernels.triton.int4 import Int4Weight, int4_matvec, unpack_int4
 from inference.kernels.triton.low_rank import LowRankStep, PackedAdapter
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import matvec
-from inference.kernels.triton.norm import add_rms_norm, rms_norm
+from inference.kernels.triton.norm import rms_norm
 from inference.kernels.triton.prefill import prefill
 from inference.kernels.triton.quantise import quantise
 from inference.kernels.triton.rope import rotate_and_store
@@ -104,7 +104,6 @@ def layer(dtype: torch.dtype, cache: torch.dtype) -> None:
     rotate_and_store(joint, rotations, keys, keys, places, query_heads=32, query_norm=norm, key_norm=norm)
     hidden, weight = empty(dtype, 64, 4096), empty(torch.float32, 4096)
     rms_norm(hidden, weight, 1e-6)
-    add_rms_norm(hidden, hidden, weight, 1e-6)
     silu_mul(empty(dtype, 64, 28672))
     gelu_mul(empty(dtype, 64, 28672))
 
