@@ -8,15 +8,20 @@ import torch
 from inference.execution.attention.triton import TritonAttention
 from inference.execution.kv_cache import LayerShape
 from tests.inference.execution.attention.layouts import MIXED, Layout
+from tests.inference.sweeps import crossed
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("window", "softcap", "has_sinks"), [(0, 0.0, False), (9, 0.0, False), (1, 2.0, True), (0, 2.0, True)]
+    ("case", "shape"),
+    crossed(
+        [(1, 2.0, True), (0, 0.0, False), (9, 0.0, False), (0, 2.0, True)],  # window, cap, sinks
+        [(5, 1, 16, 24), (4, 4, 16, 16)],
+    ),
 )
-@pytest.mark.parametrize("shape", [(4, 4, 16, 16), (5, 1, 16, 24)])
-def test_against_attention_by_hand(window: int, softcap: float, has_sinks: bool, shape: tuple[int, ...]) -> None:
+def test_against_attention_by_hand(case: tuple[int, float, bool], shape: tuple[int, ...]) -> None:
+    window, softcap, has_sinks = case
     heads, kv_heads, key_dim, value_dim = shape
     layout = Layout.of(TritonAttention, heads, LayerShape(kv_heads, key_dim, value_dim), MIXED, block=16)
     options = {

@@ -11,6 +11,7 @@ import torch
 
 from inference.kernels.cpu.attention import Scales, attend, rope_store, store, unsupported
 from inference.kernels.cpu.library import Library
+from tests.inference.sweeps import crossed
 
 BF16 = torch.bfloat16
 FORMS = ["fp32", "bf16", "int8-fp32", "int8-bf16"]  # of K/V, and behind int8 of the rest
@@ -117,8 +118,7 @@ def whole(paged: Paged) -> list[tuple[int, int, int]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("extras", ["plain", "softcap", "sinks", "both"])
-@pytest.mark.parametrize("window", [0, 1, 9, 100])
+@pytest.mark.parametrize(("extras", "window"), crossed(["both", "plain", "softcap", "sinks"], [9, 0, 1, 100]))
 @pytest.mark.parametrize("shape", SHAPES[:3])
 def test_against_attention_by_hand(
     library: Library, form: str, extras: str, window: int, shape: tuple[int, ...]
