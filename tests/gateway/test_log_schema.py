@@ -44,9 +44,9 @@ import gateway.asgi  # which sets Django up once more""",
 }
 
 
-def run(program, tmp_path, **options):
+def run(program, tmp_path, *given, **options):
     return subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *given],
         cwd=ROOT,
         env={
             **os.environ,
@@ -67,14 +67,43 @@ def validated(lines):
     return found
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-def test_each_process_writes_the_same_lines(process, tmp_path):
-    name = process.partition(" ")[0]
-    command = ["celery", "-A", "gateway", *process.split()[1:]] if name == "celery" else ["manage.py", process]
-    program = SET_UP.format(command=command) + PROCESSES[process] + SAID
-    with run(program, tmp_path, stderr=subprocess.PIPE) as started:
-        ours, *more, theirs, failed = validated(started.stderr)
+# A fork has imported the logs before it knows its name.
+NAMED = "from gateway import logs; logs._process['process'] = logs.process_name()\n"
+# Each program runs in a fork of one process that has imported what takes long, and configured nothing.
+FORKING = """
+import os, sys
+from django.apps import apps
+from django.conf import settings
+apps.populate(settings.INSTALLED_APPS)
+import celery.apps.beat, celery.apps.worker
+for path, program in zip(sys.argv[1::2], sys.argv[2::2]):
+    if not (child := os.fork()):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), 2)
+        exec(program, {"__name__": "__main__"})
+        sys.exit()
+    if os.waitpid(child, 0)[1]:
+        sys.exit(path)
+"""
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory):
+    """The lines of each process, by its name."""
+    folder, given = tmp_path_factory.mktemp("said"), []
+    for process, program in PROCESSES.items():
+        words = process.split()
+        command = ["celery", "-A", "gateway", *words[1:]] if words[0] == "celery" else ["manage.py", process]
+        given += [str(folder / process), SET_UP.format(command=command) + NAMED + program + SAID]
+    with run(FORKING, folder, *given) as started:
+        pass
     assert started.returncode == 0
+    return {process: (folder / process).read_text().splitlines() for process in PROCESSES}
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_each_process_writes_the_same_lines(said, process):
+    name = process.partition(" ")[0]
+    ours, *more, theirs, failed = validated(said[process])
     assert {line["process"] for line in (ours, theirs, failed)} == {name}
     assert [line["event"] for line in more] == (["more"] if PROCESSES[process] else [])  # those that serve say more
     assert ours["request_id"] == "0199c0de-5f6a-7b8c-9d0e-1f2a3b4c5d6e"
