@@ -76,8 +76,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             database.make()
 
 
-def pytest_collection_finish() -> None:
-    """Keep what is imported by now from being looked through by each collection of garbage."""
+@pytest.fixture(autouse=True, scope="module")
+def _kept_is_no_garbage() -> None:
+    """Keep what is there before a module's tests from being looked through after each of them: that took 70 ms."""
     gc.collect()
     gc.freeze()
 
