@@ -15,6 +15,7 @@ from inference.core.step import EncodeRow, StepPlan
 from inference.sources import first_models
 from tests.first_models import made
 from tests.inference.drive import Drive, assert_greedy, reference_model
+from tests.inference.sweeps import first
 
 PROMPTS = (
     "What is the capital of France?",
@@ -94,7 +95,8 @@ def prompt_ids(tokenizer: Any, text: str) -> list[int]:
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_chat_equals_generate_on_twenty_prompts() -> None:
+@pytest.mark.parametrize("count", first([5, len(PROMPTS)]))
+def test_chat_equals_generate(count: int) -> None:
     from transformers import AutoTokenizer
 
     folder = made()[first_models.CHAT]
@@ -102,7 +104,7 @@ def test_chat_equals_generate_on_twenty_prompts() -> None:
     assert loaded.details["architecture"] == "own decoder (llama)"
     assert loaded.max_context == 8192
     tokenizer = AutoTokenizer.from_pretrained(loaded.tokenizer_folder)
-    prompts = [prompt_ids(tokenizer, text) for text in PROMPTS]
+    prompts = [prompt_ids(tokenizer, text) for text in PROMPTS[:count]]
     model = reference_model(folder)
     drive = Drive(loaded, {"prefill_chunk": 24})
     got = drive.run(prompts, NEW)

@@ -24,6 +24,7 @@ from inference.types import SamplingParams
 from tests.inference.adapting import save_adapter
 from tests.inference.execution.cuda.host import HostDevice
 from tests.inference.sampling.test_guides import Listed
+from tests.inference.sweeps import first
 from tests.inference.tiny import save_tiny
 
 pytestmark = pytest.mark.slow
@@ -250,7 +251,7 @@ def test_adapters_by_the_triton_kernels_give_the_tokens_of_the_cpu(folder, tmp_p
     ranks = {"one": 3, "two": 17}
     offered = {name: save_adapter(folder, tmp_path / name, rank=rank, seed=rank) for name, rank in ranks.items()}
     expected = adapted(host(folder), offered)
-    assert adapted(cuda(folder, operators=TritonOperators(CPU)), offered) == expected
+    assert adapted(cuda(folder, operators=TritonOperators(CPU)), offered, steps=2) == expected[:2]
     device = HostDevice()
     captured = cuda(folder, device, TritonOperators(CPU))
     captured.capture()
@@ -282,9 +283,7 @@ def test_steps_with_adapters_that_cannot_be_captured_leave_the_others_their_grap
     assert device.replays == 1
 
 
-@pytest.mark.parametrize(
-    "kind", ["qwen2_moe", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gemma2", "phi3", "olmo2"))]
-)
+@pytest.mark.parametrize("kind", first(["qwen2_moe", "gemma2", "phi3", "olmo2"]))
 def test_each_form_of_a_layer_by_the_triton_operators_in_graphs(tmp_path, kind) -> None:
     folder = save_tiny(kind, tmp_path, num_hidden_layers=1, **({"decoder_sparse_step": 1} if "moe" in kind else {}))
     expected = answers(host(folder), GREEDY, steps=2)
