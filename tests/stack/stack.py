@@ -93,8 +93,9 @@ class Stack:
         )
         threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
         if not self._ready.wait(PATIENCE):
-            self.stop()
-            pytest.fail("serve never said ready:\n" + "".join(self.said[-80:]))
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+            code = self.stop(signal.SIGABRT)  # at which Python says where it is
+            pytest.fail(f"serve never said ready ({code}):\n{status}\n" + "".join(self.said[-80:]))
 
     def stop(self, number: int = signal.SIGINT) -> int:
         """Send it a signal, Ctrl-C's unless told; return the exit code."""
@@ -240,7 +241,7 @@ def assert_nothing_is_left(stack: Stack) -> None:
 def environment_of(home: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a home's processes, which has nothing of the installation that runs the tests."""
     kept = {name: value for name, value in os.environ.items() if name not in INSTALLATION}
-    return {**kept, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", **variables}
+    return {**kept, "SLUICE_HOME": str(home), "SLUICE_ENV": "test", "PYTHONFAULTHANDLER": "1", **variables}
 
 
 def share_kernels(home: Path) -> None:
