@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # about half a minute of interpreted kernels
+pytestmark = pytest.mark.sweep  # about half a minute of interpreted kernels
 
 BLOCKER = """
 import sys

@@ -12,6 +12,7 @@ from inference.execution.operators import CPU, Operators, TorchOperators
 from inference.execution.packed_operators import PackedOperators
 from inference.execution.tiers import choose
 from inference.execution.triton_operators import TritonOperators
+from tests.inference.sweeps import first
 
 EXPERTS, WIDTH, INNER = 6, 64, 96
 
@@ -82,19 +83,20 @@ def tokens(count: int) -> torch.Tensor:
     return x
 
 
+ROUTINGS = {
+    "two of three": ([0.0, 40.0, 0.0, 30.0, -40.0, 0.0], 3, False),  # two experts have all, one none
+    "even": ([0.0] * EXPERTS, 2, True),
+    "all to one": ([0.0, 40.0, 0.0, 0.0, -40.0, 0.0], 1, False),
+    "all to all": ([0.0] * EXPERTS, EXPERTS, True),
+}
+CASES = [(tier, routing) for tier in TIERS for routing in ROUTINGS]
+
+
 @pytest.mark.parametrize(
-    "tier", [pytest.param(tier, marks=pytest.mark.slow if tier.startswith("triton-") else ()) for tier in TIERS]
+    ("tier", "routing"), first(CASES, of=lambda case: case[0] if case[0].startswith("triton-") else case)
 )
-@pytest.mark.parametrize(
-    ("bias", "chosen", "is_normalised"),
-    [
-        ([0.0] * EXPERTS, 2, True),
-        ([0.0, 40.0, 0.0, 0.0, -40.0, 0.0], 1, False),  # all to one
-        ([0.0, 40.0, 0.0, 30.0, -40.0, 0.0], 3, False),  # two have all, one none
-        ([0.0] * EXPERTS, EXPERTS, True),  # all to all
-    ],
-)
-def test_as_the_plain_formula(tier: str, bias: list[float], chosen: int, is_normalised: bool) -> None:
+def test_as_the_plain_formula(tier: str, routing: str) -> None:
+    bias, chosen, is_normalised = ROUTINGS[routing]
     weights = Weights(bias)
     layer = weights.layer(TIERS[tier](), chosen, is_normalised=is_normalised)
     for count in (1, 5) if tier.startswith("triton") else (1, 7, 40):  # the interpreter takes its time
