@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args
     """Set the environment before Django's settings are read; workers inherit it from the controller."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
+    # Without the bytecode of the run before, each of the processes that tests start would compile all that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     home = tempfile.mkdtemp(prefix="sluice-tests-")
     os.environ["SLUICE_HOME"] = home
     # The kernels in C are built once for all runs: a home's folder of them is a link to one that stays.

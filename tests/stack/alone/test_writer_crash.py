@@ -19,7 +19,7 @@ from billing.writer.operations import Release
 from tests.billing.writer.world import make_wallet
 from tests.stack.programs.writer_load import CALLERS
 
-pytestmark = [pytest.mark.money, pytest.mark.stack, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.contract, pytest.mark.stack, pytest.mark.django_db(transaction=True)]
 
 KILLS = 3
 ACKNOWLEDGED = 150
