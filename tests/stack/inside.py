@@ -41,7 +41,6 @@ from billing.models import (  # noqa: E402
     OutboxEvent,
     Plan,
     UsageRecord,
-    UsageRollup,
     Wallet,
 )
 from billing.rating import charge  # noqa: E402
@@ -251,11 +250,6 @@ def leases() -> dict[str, int]:
             elif key.endswith(b":waiting"):
                 held[key.decode()] = server.hlen(key)
     return held
-
-
-def rolled_up() -> tuple[int, int]:
-    """Return how many requests the rollups count, and how many events wait."""
-    return UsageRollup.objects.aggregate(n=Sum("requests"))["n"] or 0, OutboxEvent.objects.count()
 
 
 def counts() -> dict[str, int]:
