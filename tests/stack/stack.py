@@ -170,10 +170,11 @@ class Stack:
     def audit(self) -> dict[str, Any]:
         """What database and workers' records say, once no hold is open (bounded by the test's timeout)."""
         while True:
+            while self.script("holds"):
+                time.sleep(0.1)
             found = self.script("audit", [str(path) for path in self.records])
             if not found["holds"]:
                 return dict(found)
-            time.sleep(0.1)
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
