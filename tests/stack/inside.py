@@ -32,6 +32,7 @@ from django.db.models import Sum  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 import manage as command_line  # noqa: E402
+from billing import clock  # noqa: E402
 from billing.ids import day_of, uuid7  # noqa: E402
 from billing.limits.redis.store import PREFIX  # noqa: E402
 from billing.models import (  # noqa: E402
@@ -157,6 +158,11 @@ def periodic_work(events: int) -> None:
         )  # fmt: skip
         OutboxEvent.objects.create(topic="usage", payload={"records": [str(request)]})
     queue_mail(to="somebody@x.example", subject="s", text="the only text of this mail")
+
+
+def end_leases() -> None:
+    """Let the leases of all open holds be over, as they are 30 s after their gateway died."""
+    Hold.objects.update(lease_until=clock.now() - timedelta(seconds=1))
 
 
 def _add_fake(name: str, kind: str, options: dict[str, Any]) -> None:

@@ -231,6 +231,7 @@ def test_gateway_killed_in_mid_stream_leaves_nothing_held(cluster, stack):
 
     ends = asyncio.run(streams())
     assert set(ends) <= {"cut", "whole"}
+    stack.script("end_leases")
     found = cluster.settled()
     assert_books_are_right(found)
     asyncio.run(until(lambda: len(stack.pids_of("gateway")) == 2))
