@@ -36,6 +36,8 @@ MOST_WAITING = 100
 SILENCE_S = 120
 """Seconds after which a worker that gets no message ends, as does a beat that sends none: whoever started it starts it
 again."""
+LAST_MESSAGE_S = 5
+"""Seconds after which the kernel ends a beat that was told to end and still waits for Redis."""
 LEAST_EXPIRY_S = 60.0
 """Seconds for which a message is good at least: clocks of several machines differ."""
 
@@ -137,6 +139,20 @@ def end_when_silent(**_: Any) -> None:
     A worker may stop to take messages when Redis is restarted, and beat to send them when the clock is set back.
     """
     signal.alarm(SILENCE_S)
+
+
+@signals.beat_init.connect  # type: ignore[untyped-decorator] # same
+def end_between_messages(sender: Any, **_: Any) -> None:
+    """Let beat end after the message that it sends: what Celery's own handler raises in the middle of one can be lost
+    in the client of Redis, and beat would go on.
+    """
+
+    def end(*_: Any) -> None:
+        sender.stop()
+        signal.alarm(LAST_MESSAGE_S)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
 
 
 @signals.after_task_publish.connect  # type: ignore[untyped-decorator] # same

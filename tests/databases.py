@@ -4,9 +4,9 @@ Which one a test has is written on it: PostgreSQL where it is marked `money`, bo
 marked `contract`, and SQLite otherwise. ``--database=both`` gives both to `money` too, ``--database=sqlite`` gives
 SQLite to all.
 
-A database is migrated once for a run, as a template that every xdist worker copies. A test that commits leaves rows
-behind: SQLite's file is overwritten by the template, and PostgreSQL's tables are emptied and filled with the rows that
-migrating made.
+A database is migrated once for a run, as a template that every xdist worker copies, as does each stack of processes.
+A test that commits leaves rows behind: SQLite's file is overwritten by the template, and PostgreSQL's tables are
+emptied and filled with the rows that migrating made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import fcntl
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -31,7 +31,7 @@ from gateway.database.connections import settings_of
 from gateway.environment import Environment
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
-TEMPLATE, MAKING = "sluice_template", "sluice_making"
+TEMPLATE, MAKING, FILE = "sluice_template", "sluice_making", "template.sqlite3"
 UNTOUCHED = {"django_migrations", "django_content_type", "auth_permission"}  # no test changes them
 SERVER = "SLUICE_TEST_POSTGRES"
 """The environment variable with the address of the run's PostgreSQL server."""
@@ -72,8 +72,7 @@ class Database:
     def make(self) -> None:
         """Copy the template, which the first process of the run makes, unless there is a copy."""
         if self._wrapper is None:
-            with _alone(type(self).__name__):
-                self._copy_template()
+            self._copy_template()
             self._wrapper = self._connect()
             self._look()
 
@@ -112,7 +111,7 @@ class Sqlite(Database):
         # Whether a commit outlives the machine is nothing that these tests could tell.
         given["OPTIONS"]["init_command"] = given["OPTIONS"]["init_command"].replace("=FULL", "=OFF")
         super().__init__(given, {})
-        self._template, self._file = home / "template.sqlite3", home / f"test_{worker}.sqlite3"
+        self._template, self._file = home / FILE, home / f"test_{worker}.sqlite3"
 
     def empty(self) -> None:
         connection.ensure_connection()
@@ -120,11 +119,7 @@ class Sqlite(Database):
             template.backup(connection.connection)
 
     def _copy_template(self) -> None:
-        if not self._template.exists():
-            making = self._template.with_suffix(".making")
-            self._migrate(str(making))
-            making.rename(self._template)
-        shutil.copyfile(self._template, self._file)
+        shutil.copyfile(sqlite_template(self._template.parent, self._migrate), self._file)
         self._settings["NAME"] = str(self._file)
 
 
@@ -147,16 +142,12 @@ class Postgresql(Database):
             self._wrapper.close_pool()
 
     def _copy_template(self) -> None:
-        with psycopg.connect(self._server, autocommit=True) as server:
-            if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [TEMPLATE]).fetchone():
-                server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(MAKING)))
-                self._migrate(MAKING)
-                connection.close_pool()
-                rename = sql.SQL("ALTER DATABASE {} RENAME TO {}")
-                server.execute(rename.format(sql.Identifier(MAKING), sql.Identifier(TEMPLATE)))
-            copy = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
-            server.execute(copy.format(sql.Identifier(self._name), sql.Identifier(TEMPLATE)))
+        copy_on_postgres(Path(os.environ["SLUICE_HOME"]), self._server, self._name, self._migrate_on_server)
         self._settings["NAME"] = self._name
+
+    def _migrate_on_server(self, name: str) -> None:
+        self._migrate(name)
+        connection.close_pool()  # nobody may be connected to what is copied
 
     def _look(self) -> None:
         """Write the script that empties all tables and fills those that had rows, past every trigger."""
@@ -194,9 +185,31 @@ class Databases:
             database.end()
 
 
+def sqlite_template(home: Path, migrate: Callable[[str], None]) -> Path:
+    """Return the file of the run whose home that is, in which there are the tables that `migrate` makes."""
+    template = home / FILE
+    with _alone(home, SQLITE):
+        if not template.exists():
+            making = template.with_suffix(".making")
+            migrate(str(making))
+            making.rename(template)
+    return template
+
+
+def copy_on_postgres(home: Path, server: str, name: str, migrate: Callable[[str], None]) -> None:
+    """Make a database of that name on the server, with the tables that `migrate` makes in its template."""
+    names = {"making": sql.Identifier(MAKING), "template": sql.Identifier(TEMPLATE), "name": sql.Identifier(name)}
+    with _alone(home, POSTGRESQL), psycopg.connect(server, autocommit=True) as connection:
+        if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [TEMPLATE]).fetchone():
+            connection.execute(sql.SQL("CREATE DATABASE {making}").format(**names))
+            migrate(MAKING)
+            connection.execute(sql.SQL("ALTER DATABASE {making} RENAME TO {template}").format(**names))
+        connection.execute(sql.SQL("CREATE DATABASE {name} TEMPLATE {template}").format(**names))
+
+
 @contextmanager
-def _alone(name: str) -> Iterator[None]:
+def _alone(home: Path, name: str) -> Iterator[None]:
     """Let one process of the run at a time make what all of them copy."""
-    with (Path(os.environ["SLUICE_HOME"]) / f"{name}.lock").open("w") as file:
+    with (home / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from inference.sources.first_models import CHAT
 from tests.services.ports import lease_port
-from tests.stack.stack import ROOT, Stack, environment_of, migrate
+from tests.stack.stack import ROOT, Stack, environment_of, migrated
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,11 @@ class Gateway:
 def serving() -> Iterator[Gateway]:
     """Serve the models of a run until the end of the block; nothing of it is left behind, SIGTERM or not."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    with tempfile.TemporaryDirectory(prefix="sluice-conformance-") as folder:
+    with tempfile.TemporaryDirectory(prefix="sluice-conformance-") as folder, migrated(Path(folder)):
         home, port = Path(folder), lease_port()
         url = f"http://127.0.0.1:{port}"
         environment = environment_of(home, SLUICE_BASE_URL=url)
         environment |= dict.fromkeys(("SLUICE_API_RATE_CALLER", "SLUICE_API_RATE_ADDRESS"), "1000000/minute")
-        migrate(home)
         seed = [sys.executable, "-m", "tests.conformance.seed"]
         told = subprocess.run(seed, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True).stdout
         seeded = json.loads(told.splitlines()[-1])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import ssl
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from celery import beat, signals
@@ -85,6 +87,31 @@ def test_a_worker_that_gets_no_message_ends(alarms):
     for event in (signals.worker_ready, signals.task_received):
         event.send(sender=None)
     assert alarms == [celery.SILENCE_S] * 2
+
+
+@pytest.fixture
+def signals_as_before():
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals_as_before")
+def test_beat_that_is_told_to_end_sends_its_message_first(settings, alarms):
+    """An exception in the middle of sending one could be lost, and beat would go on."""
+    settings.REDIS_URL = "redis://there"
+    sent = []
+
+    def tick():
+        signal.raise_signal(signal.SIGTERM)
+        sent.append("message")
+
+    service = beat.Service(app)
+    service.scheduler = SimpleNamespace(max_interval=1, tick=tick, close=lambda: None)
+    service.start()
+    assert sent == ["message"]
+    assert alarms == [celery.SILENCE_S, celery.LAST_MESSAGE_S]
 
 
 @pytest.fixture

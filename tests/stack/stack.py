@@ -22,6 +22,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.databases import copy_on_postgres, sqlite_template
 from tests.services.ports import lease_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,10 +170,11 @@ class Stack:
     def audit(self) -> dict[str, Any]:
         """What database and workers' records say, once no hold is open (bounded by the test's timeout)."""
         while True:
+            while self.script("holds"):
+                time.sleep(0.1)
             found = self.script("audit", [str(path) for path in self.records])
             if not found["holds"]:
                 return dict(found)
-            time.sleep(0.1)
 
     def _listen(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -251,29 +253,17 @@ def share_kernels(home: Path) -> None:
         (home / "cache" / "kernels").symlink_to(kernels.resolve())
 
 
-def migrate(home: Path, **database: str) -> None:
-    """Make the tables, by the command that an operator uses."""
+def migrate(database: str) -> None:
+    """Make the tables in the database at that address, by the command that an operator uses."""
     command = [sys.executable, "manage.py", "migrate", "-v0"]
-    subprocess.run(command, cwd=ROOT, env=environment_of(home, **database), check=True)
-
-
-@functools.cache
-def migrated_home() -> tempfile.TemporaryDirectory[str]:
-    """A home whose SQLite database has its tables and nothing else; made once and kept as long as the process."""
-    folder = tempfile.TemporaryDirectory(prefix="sluice-migrated-")
-    migrate(Path(folder.name))
-    return folder
-
-
-@functools.cache
-def migrated_database(server: str) -> str:
-    """The name of such a database on the PostgreSQL server at that address, which stays there."""
-    name = f"migrated_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
     with tempfile.TemporaryDirectory(prefix="sluice-migrated-") as home:
-        migrate(Path(home), DATABASE_URL=database_url(server, name))
-    return name
+        subprocess.run(command, cwd=ROOT, env=environment_of(Path(home), DATABASE_URL=database), check=True)
+
+
+@functools.cache
+def shared_home() -> tempfile.TemporaryDirectory[str] | None:
+    """A home for what the stacks of this process share where no run of tests has one."""
+    return None if os.environ.get("SLUICE_ENV") == "test" else tempfile.TemporaryDirectory(prefix="sluice-shared-")
 
 
 def database_url(server: str, name: str) -> str:
@@ -283,18 +273,18 @@ def database_url(server: str, name: str) -> str:
 @contextmanager
 def migrated(home: Path, server: str = "") -> Iterator[dict[str, str]]:
     """Give a home a database with tables: SQLite in it, or on the PostgreSQL server; yields its variables."""
+    shared = Path(kept.name if (kept := shared_home()) else os.environ["SLUICE_HOME"])
     if not server:
-        source = f"file:{Path(migrated_home().name) / 'sluice.sqlite3'}?mode=ro"
+        source = sqlite_template(shared, lambda path: migrate(f"sqlite:///{path}"))
         with (
-            closing(sqlite3.connect(source, uri=True)) as template,
+            closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as template,
             closing(sqlite3.connect(home / "sluice.sqlite3")) as own,
         ):
             template.backup(own)
         yield {}
         return
-    name, template_name = f"stack_{uuid.uuid4().hex[:12]}", migrated_database(server)
-    with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template_name}"')
+    name = f"stack_{uuid.uuid4().hex[:12]}"
+    copy_on_postgres(shared, server, name, lambda making: migrate(database_url(server, making)))
     yield {"DATABASE_URL": database_url(server, name)}
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')

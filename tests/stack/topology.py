@@ -141,9 +141,11 @@ class Topology:
     def settled(self, patience: float = PATIENCE) -> dict[str, Any]:
         """The same once no hold is open, or after `patience` seconds."""
         until = time.monotonic() + patience
-        while (found := self.audit())["holds"] and time.monotonic() < until:
-            time.sleep(0.2)
-        return found
+        while True:
+            while self.stack.script("holds") and time.monotonic() < until:
+                time.sleep(0.1)
+            if not (found := self.audit())["holds"] or time.monotonic() >= until:
+                return found
 
     def said(self) -> str:
         """All that its processes wrote."""
