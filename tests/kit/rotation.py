@@ -1,5 +1,5 @@
-"""Run with the settings of one step of a rotation, after ``manage.py setup`` where ``setup`` is the first argument:
-``make`` what outlives it, or look what is still valid of what was made.
+"""Do what the arguments name with the settings of one step of a rotation, in their order: ``setup`` as ``manage.py``
+does, ``make`` what outlives it, or look what is still valid of what was made, which the argument tells.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def look(made: dict[str, str]) -> dict[str, object]:
     }
 
 
-arguments = sys.argv[1:]
-if arguments[0] == "setup":
-    call_command(arguments.pop(0))
-print(json.dumps(make() if arguments[0] == "make" else look(json.loads(arguments[0]))))
+said = None
+for step in sys.argv[1:]:
+    if step == "setup":
+        call_command(step)
+    else:
+        said = make() if step == "make" else look(json.loads(step))
+print(json.dumps(said))

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ALL = {"session": True, "key": True, "link": True, "credential": True}
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]  # a migrated database is there
 
 
 class Installation:
@@ -33,33 +33,37 @@ class Installation:
         for name, value in values.items():
             (self.files / name).write_text(f"{value}\n")
 
-    def run(self, *command):
+    def step(self, *arguments):
+        """Do one step in a process of its own."""
         given = {f"{path.name}_FILE": str(path) for path in self.files.iterdir()}
         environment = {**os.environ, "SLUICE_HOME": str(self.home), "SLUICE_ENV": "test", **given}
         environment.pop("DATABASE_URL", None)
         done = subprocess.run(
-            [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "tests.kit.rotation", *arguments],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return json.loads(done.stdout.splitlines()[-1])
 
-    def look(self, made, *first):
-        found = self.step(*first, json.dumps(made))
+    def look(self, made, *, before=(), after=()):
+        found = self.step(*before, json.dumps(made), *after)
         made["session"] = found.pop("cookie")
         return found
-
-    def step(self, *arguments):
-        return json.loads(self.run("-m", "tests.kit.rotation", *arguments).splitlines()[-1])
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """An installation that has all to lose, and what it made: copied for each test."""
+    """An installation that has all to lose, in a database migrated before, and what it made: copied for each test."""
     before = Installation(tmp_path_factory.mktemp("before"))
+    before.home.mkdir()
+    shutil.copyfile(Path(os.environ["SLUICE_HOME"]) / "template.sqlite3", before.home / "sluice.sqlite3")
     old = token_urlsafe(48)
     before.set(SLUICE_SECRET_KEY=old)
-    before.run("manage.py", "setup")
-    return before, old, before.step("make")
+    return before, old, before.step("setup", "make")
 
 
 @pytest.fixture
@@ -82,8 +86,7 @@ def test_every_secret_is_replaced_and_nobody_notices(installation, made):
         SLUICE_CREDENTIAL_FALLBACKS=old,
         SLUICE_CACHE_SECRET=token_urlsafe(48),
     )
-    assert installation.look(facts) == ALL
-    installation.run("manage.py", "setup")  # encrypts credentials anew
+    assert installation.look(facts, after=["setup"]) == ALL  # which encrypts credentials anew
     # 2. The old value is forgotten: what was used meanwhile has moved. Only what ends by itself has to have ended.
     installation.set(
         SLUICE_SECRET_KEY=session,
@@ -109,7 +112,7 @@ def test_processes_that_are_restarted_in_turn_read_what_another_has_moved(instal
 
     for is_new in (False, True, False, True):
         installation.set(**secrets(is_new=is_new))
-        assert installation.look(facts, *["setup"] * is_new) == ALL
+        assert installation.look(facts, before=["setup"] * is_new) == ALL
     installation.set(SLUICE_SECRET_KEY=old)
     assert not any(installation.look(facts)[what] for what in ("session", "key", "credential"))
 
