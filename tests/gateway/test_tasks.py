@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,13 @@ from gateway.services import links, mail, members
 from tests.billing.conftest import MovedClock
 from tests.gateway import due as rows_due
 from tests.gateway.conftest import make_party
+from tests.rows import again
 
 pytestmark = pytest.mark.slow
 
 NAMES = [job.name for job in tasks.JOBS]
 PARTIES = 3
-DUE = 30  # rows of each kind: more than a chunk of any sweep
+DUE = 21  # rows of each kind: more than a chunk of any sweep
 
 
 @pytest.mark.django_db
@@ -113,8 +115,17 @@ def due(terms, transactional_db, settings, monkeypatch, tmp_path):
     monkeypatch.setattr(tasks, "Driver", lambda: Driver(rows_due.Answering))
     monkeypatch.setattr(django_mail, "outbox", [])
     settings.SLUICE_AUDIT_DAYS, settings.SLUICE_INVITATION_DAYS = 365, 60
-    acme = make_party("acme")
     now = timezone.now()
+    rows_due.make(again(("due", terms), partial(_make_rows, now)), DUE)
+    # A month later: each subscription's next month is due, and what was granted has ended.
+    clock = MovedClock(monkeypatch)
+    clock.set(now + timedelta(days=32))
+    return clock
+
+
+def _make_rows(now):
+    """Make all of them but those with files; the party that is given these."""
+    acme = make_party("acme")
     parties = [acme, *(make_party(f"p{number}") for number in range(PARTIES - 1))]
     tomorrow = now + timedelta(days=1)
     for number, party in enumerate(parties):
@@ -136,11 +147,7 @@ def due(terms, transactional_db, settings, monkeypatch, tmp_path):
         Reconciliation.objects.create(started_at=old, finished_at=old, is_running=None, found=0)
     SignInLink.objects.update(expires_at=now - timedelta(days=1))
     Invitation.objects.unscoped().filter(accepted_at=None).update(expires_at=now - timedelta(days=400))
-    rows_due.make(acme, DUE)
-    # A month later: each subscription's next month is due, and what was granted has ended.
-    clock = MovedClock(monkeypatch)
-    clock.set(now + timedelta(days=32))
-    return clock
+    return acme
 
 
 def serve(party, wallet):
