@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import SimpleNamespace
 
 import pytest
+import uvicorn.server
 from django.core.cache import cache
 from django.test import Client
 from django.utils import timezone
@@ -55,6 +58,15 @@ def _patience():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(epoch, "STALE_AFTER", 100.0)
         patch.setattr(epoch, "SILENT_AFTER", 100.0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _looks_often():
+    """Let uvicorn look every 5 ms, not every 100, whether it is to end and whether it has."""
+    often = SimpleNamespace(**{**vars(asyncio), "sleep": lambda seconds: asyncio.sleep(seconds / 20)})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn.server, "asyncio", often)
         yield
 
 
