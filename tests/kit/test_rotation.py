@@ -12,6 +12,8 @@ from secrets import token_urlsafe
 
 import pytest
 
+from tests.databases import FILE
+
 ROOT = Path(__file__).resolve().parents[2]
 ALL = {"session": True, "key": True, "link": True, "credential": True}
 
@@ -60,7 +62,7 @@ def made(tmp_path_factory):
     """An installation that has all to lose, in a database migrated before, and what it made: copied for each test."""
     before = Installation(tmp_path_factory.mktemp("before"))
     before.home.mkdir()
-    shutil.copyfile(Path(os.environ["SLUICE_HOME"]) / "template.sqlite3", before.home / "sluice.sqlite3")
+    shutil.copyfile(Path(os.environ["SLUICE_HOME"]) / FILE, before.home / "sluice.sqlite3")
     old = token_urlsafe(48)
     before.set(SLUICE_SECRET_KEY=old)
     return before, old, before.step("setup", "make")
