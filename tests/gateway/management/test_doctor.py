@@ -7,7 +7,7 @@ from django.conf import settings as configured
 
 from gateway.management import doctor
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(autouse=True)

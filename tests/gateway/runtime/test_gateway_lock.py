@@ -19,7 +19,7 @@ from tests.gateway.doubles import collect, make_intent
 from tests.gateway.world import in_database, make_world, opened, principal_of
 from tests.waiting import until
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(autouse=True)
