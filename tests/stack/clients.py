@@ -7,8 +7,24 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
+
+
+async def read_stream(session: aiohttp.ClientSession, request: dict[str, Any], started: asyncio.Event) -> list[str]:
+    """Return the events of a chat's stream, to its end or its cut; set `started` after some tokens."""
+    events = []
+    try:
+        async with session.post("/v1/chat/completions", **request) as answer:
+            async for line in answer.content:
+                if line.startswith(b"data: "):
+                    events.append(line[6:].decode().strip())
+                if len(events) == 5:
+                    started.set()
+    except aiohttp.ClientError as error:
+        events.append(f"cut: {type(error).__name__}")
+    return events
 
 
 @dataclass

@@ -166,6 +166,7 @@ def end_leases():
     Hold.objects.update(lease_until=F("reserved_at"))
 
 
+@pytest.mark.contract  # a gateway that starts on SQLite ends the leases by itself
 async def test_reopened_home_closes_what_the_earlier_gateway_left(tmp_path, monkeypatch):
     """Only an embedded home's lock proves that the earlier owner is gone; PostgreSQL waits for the lease."""
     monkeypatch.setattr(settlement, "SETTLE_SECONDS", 0.01)

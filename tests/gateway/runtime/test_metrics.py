@@ -151,7 +151,7 @@ def test_a_task_that_is_no_more_is_forgotten_and_shown_no_more():
     assert value(metrics, "sluice_task_consecutive_failures", task="gateway.mail") == 1
 
 
-@pytest.mark.money
+@pytest.mark.contract
 @pytest.mark.django_db(transaction=True)
 def test_the_pools_connections_are_shown_as_they_are():
     """By real queries on PostgreSQL: one connection of the pool is used while this thread has it."""

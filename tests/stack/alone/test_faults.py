@@ -9,6 +9,7 @@ import signal
 import aiohttp
 import pytest
 
+from tests.stack.clients import read_stream
 from tests.stack.stack import PATIENCE, assert_books_are_right, assert_nothing_is_left, running_stack
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -28,27 +29,12 @@ def chat(stack, tenant, **more):
     return {"json": body, "headers": {"Authorization": f"Bearer {stack.tenants[tenant]['key']}"}}
 
 
-async def read_stream(session, stack, tenant, started: asyncio.Event):
-    """Return the events of a stream, to its end or its cut."""
-    events = []
-    try:
-        async with session.post("/v1/chat/completions", **chat(stack, tenant, max_tokens=ASKED)) as answer:
-            async for line in answer.content:
-                if line.startswith(b"data: "):
-                    events.append(line[6:].decode().strip())
-                if len(events) == 5:
-                    started.set()
-    except aiohttp.ClientError as error:
-        events.append(f"cut: {type(error).__name__}")
-    return events
-
-
 async def streams_with_a_kill(stack, child):
     """Start a stream for each tenant, kill `child` once all have tokens, and return what each client saw."""
     async with aiohttp.ClientSession(stack.base_url, timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
         started = [asyncio.Event() for _ in stack.tenants]
         reading = [
-            asyncio.create_task(read_stream(session, stack, tenant, event))
+            asyncio.create_task(read_stream(session, chat(stack, tenant, max_tokens=ASKED), event))
             for tenant, event in zip(stack.tenants, started, strict=True)
         ]
         await asyncio.gather(*(event.wait() for event in started))
@@ -103,7 +89,7 @@ def test_sigterm_in_mid_stream_leaves_no_process_socket_or_hold(slow_stack):
     async def ended():
         async with aiohttp.ClientSession(slow_stack.base_url, timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
             started = asyncio.Event()
-            reading = asyncio.create_task(read_stream(session, slow_stack, "max", started))
+            reading = asyncio.create_task(read_stream(session, chat(slow_stack, "max", max_tokens=ASKED), started))
             await started.wait()
             said = len(slow_stack.said)
             code = await asyncio.to_thread(slow_stack.stop, signal.SIGTERM)

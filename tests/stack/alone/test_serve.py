@@ -19,6 +19,7 @@ import aiohttp
 import pytest
 
 from tests.services.ports import lease_port
+from tests.stack.clients import read_stream
 from tests.stack.stack import PATIENCE, ROOT, Stack, assert_nothing_is_left, environment_of, migrated, socket_file
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -107,20 +108,8 @@ class Terminal:
 
 async def stream_until_cut(stack, started, **more):
     """Read a stream to its end or its cut; set `started` after some tokens."""
-    events = []
-    try:
-        async with (
-            aiohttp.ClientSession(stack.base_url, timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session,
-            session.post("/v1/chat/completions", **request_of(stack, stream=True, **more)) as answer,
-        ):
-            async for line in answer.content:
-                if line.startswith(b"data: "):
-                    events.append(line[6:].decode().strip())
-                if len(events) == 5:
-                    started.set()
-    except aiohttp.ClientError as error:
-        events.append(f"cut: {type(error).__name__}")
-    return events
+    async with aiohttp.ClientSession(stack.base_url, timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
+        return await read_stream(session, request_of(stack, stream=True, **more), started)
 
 
 def test_a_port_in_use_is_named(home):
