@@ -21,6 +21,7 @@ from tests.inference.engine_contract import until
 ECHO_OPTIONS = {"bad": "FAIL", "poison": "POISON", "step_seconds": 0.001}
 ECHO = EngineConfig("echo", "fake", architecture="fake", options=ECHO_OPTIONS)
 SLOW = EngineConfig("slow", "fake", architecture="fake", options={"step_seconds": 0.01})
+SESSION_SECONDS = 120.0  # a busy machine renews late: a session ends by silence only where a test asks for it
 EMBEDDER = EngineConfig("embedder", "fake", architecture="fake", options={"kinds": ["embedding"], "bad": "FAIL"})
 
 
@@ -34,7 +35,7 @@ class WorkerProcess:
             record=str(self.folder / "record"),
             secret="secret",
             engines=engines or (ECHO, SLOW, EMBEDDER),
-            **config,
+            **{"session_seconds": SESSION_SECONDS, **config},
         )
         self.config.save(self.folder / "spec.json")
         self.process: subprocess.Popen[str] | None = None

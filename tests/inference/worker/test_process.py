@@ -44,7 +44,7 @@ PATIENCE = 120  # seconds, which only end a hang
 @pytest.fixture(scope="module")
 def shared() -> Iterator[WorkerProcess]:
     """A worker that no test ends, changes or makes drain."""
-    process = WorkerProcess(session_seconds=PATIENCE).start()  # a busy machine renews late
+    process = WorkerProcess().start()
     yield process
     process.close()
 
