@@ -62,9 +62,7 @@ async def upload(scope: Scope, receive: Receive, send: Send, principal: Principa
     if claim is not None:
         await runtime_of(scope).replays.require_room(claim)
     # What can't be kept isn't received either; what came meanwhile counts when it is stored.
-    if claim is None or not await threads.run(partial(answers.is_known, claim), owner=principal.tenant):
-        require_room = partial(services.require_room, principal.tenant, max(size - ROOM_FOR_FORM, 0))
-        await threads.run(require_room, owner=principal.tenant)
+    await threads.run(partial(_require_room, claim, principal.tenant, size - ROOM_FOR_FORM), owner=principal.tenant)
     draft = storage.drafts() / uuid7().hex
     with uploads.share(principal.tenant) as take, Form(header_of(scope, b"content-type") or "", draft, most) as form:
         take(1)
@@ -96,6 +94,18 @@ def _claim_of(scope: Scope, principal: Principal) -> Claim | None:
         return None
     check_key(key)
     return Claim(principal.tenant, name_of(principal, key), b"")
+
+
+def _require_room(claim: Claim | None, tenant: UUID, size: int) -> None:
+    """Raise the 403 Refusal for a tenant that may not have another file of `size` bytes; the same form needs no room.
+
+    The key is looked at last: who takes a file's room has taken its key before.
+    """
+    try:
+        services.require_room(tenant, max(size, 0))
+    except Refusal:
+        if claim is None or not answers.is_known(claim):
+            raise
 
 
 async def _store(threads: DatabaseThreads, begin: Callable[[], StoredFile], draft: Path, send: Send) -> None:

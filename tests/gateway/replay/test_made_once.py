@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from gateway.errors.refusal import Refusal
 from gateway.files import storage
 from gateway.models import Batch, StoredFile
+from gateway.replay import answers
+from gateway.services import files as services
 from tests.gateway.batches.conftest import CHAT, Desk, chat_line, jsonl, place
 from tests.gateway.files.test_files import TYPE, form, kept
 from tests.gateway.replay.test_lost_gateways import Gate, end_leases, lose, stop_before
@@ -88,6 +91,21 @@ async def test_a_file_is_shown_once(gateway, place, monkeypatch, point):
         ready = [file for file in await made_of(StoredFile) if file.state == StoredFile.State.READY]
         assert [f"file-{file.id.hex}" for file in ready] == [answer.json()["id"]]
         assert await asyncio.to_thread(content_of, ready[0]) == b"{}\n"
+
+
+async def test_an_upload_whose_like_takes_the_last_room_meanwhile_gets_its_file(gateway, place, monkeypatch):
+    known = []
+
+    def last_room_is_taken(*_):
+        known.append("by the same form")
+        raise Refusal(403, "file_quota_exceeded", "full")
+
+    async with gateway() as bench:
+        first = await upload(bench).finished()
+        monkeypatch.setattr(answers, "is_known", lambda _: bool(known))
+        monkeypatch.setattr(services, "require_room", last_room_is_taken)
+        again = await upload(bench).finished()
+        assert (again.status, again.body, len(known)) == (200, first.body, 1)
 
 
 async def test_an_upload_that_is_sent_again_gets_the_first_file(gateway, place, settings):
