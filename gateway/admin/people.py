@@ -140,12 +140,15 @@ class MembershipAdmin(KeptAdmin):
             super().save_model(request, obj, form, change)
             return
         stored = Membership.objects.of(obj.tenant).get(pk=obj.pk)
+        ended: list[members.EndedKey] = []
         if obj.role != stored.role:
-            members.change_role(tenant=obj.tenant, membership=stored, role=obj.role)
+            ended += members.change_role(tenant=obj.tenant, membership=stored, role=obj.role)
         if stored.is_active and not obj.is_active:
-            members.remove_member(tenant=obj.tenant, membership=stored)
+            ended += members.remove_member(tenant=obj.tenant, membership=stored)
         elif obj.is_active and not stored.is_active:
             obj.save(update_fields=["is_active"])
+        for key in ended:
+            messages.warning(request, f"{key}.")
 
 
 @admin.register(Invitation)

@@ -52,7 +52,7 @@ class KeyAuthentication(BaseAuthentication):
         secret = bearer(request)
         if secret is None:
             return None
-        found = find_key(secret).select_related("tenant", "project")
+        found = find_key(secret).select_related("tenant", "project", "created_by")
         key = found.filter(revoked_at=None, tenant__is_active=True, project__is_active=True).first()
         ends_at = None if key is None else secret_ends_at(key, secret)
         if key is None or (ends_at is not None and ends_at <= timezone.now()):
@@ -64,6 +64,9 @@ class KeyAuthentication(BaseAuthentication):
             )
         if MANAGEMENT not in key.scopes:
             raise PermissionDenied("This API key lacks the scope 'management'.", code="insufficient_scope")
+        if key.created_by is not None and not key.created_by.is_active:
+            message = "Who made this API key was deactivated: it manages nothing. Ask for another one."
+            raise PermissionDenied(message, code="insufficient_scope")
         note_use(key=key)
         origin.current().key = key
         return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)

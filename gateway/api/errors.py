@@ -13,7 +13,7 @@ from rest_framework.views import set_rollback
 
 from gateway.errors.faults import refusal_of_route
 from gateway.errors.refusal import Refusal
-from gateway.errors.service import ServiceError
+from gateway.errors.service import RoleError, ServiceError
 from gateway.middleware import request_id_of
 from gateway.wire.errors import openai_error
 from routing.errors import RoutingError
@@ -37,6 +37,8 @@ def refusal_of(error: Exception) -> Refusal | None:
     match error:
         case Refusal():
             answer = error
+        case RoleError():
+            answer = Refusal(403, "role_not_allowed", error.message, param=error.field or None)
         case ServiceError():
             answer = Refusal(400, "invalid_value", error.message, param=error.field or None)
         case RoutingError():

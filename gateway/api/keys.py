@@ -16,9 +16,10 @@ from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.services.budgets import SpendLimits, spent_of
+from billing.services.budgets import spent_of
 from gateway.api.authentication import AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication
 from gateway.api.base import NewestFirst, TenantView
+from gateway.api.parsers import KnownFields
 from gateway.errors.refusal import Refusal
 from gateway.models import APIKey, Project
 from gateway.services import keys
@@ -84,7 +85,7 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
         return spent_of(key.budget).total
 
 
-class KeyTermsSerializer(serializers.Serializer[Any]):
+class KeyTermsSerializer(KnownFields):
     """What a key is called, may do and may take. Empty lists and null restrict nothing."""
 
     name = serializers.CharField(max_length=120)
@@ -119,7 +120,7 @@ class NewKeySerializer(KeyTermsSerializer):
     project = serializers.UUIDField(required=False)
 
 
-class RotationSerializer(serializers.Serializer[Any]):
+class RotationSerializer(KnownFields):
     """How long the secret that is replaced works on."""
 
     overlap_hours = serializers.IntegerField(
@@ -180,7 +181,11 @@ class KeysView(ListModelMixin, OfKeys):
         auth=_WRITERS,
     )
     def post(self, request: Request) -> Response:
-        """Make a key; its `secret` can't be had again."""
+        """Make a key; its `secret` can't be had again.
+
+        A person's keys are revoked when they are removed from the tenant. One that an admin key makes stays; with the
+        scope `management` it is of the owner whose admin key it is.
+        """
         wanted = NewKeySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         data = wanted.validated_data
@@ -195,8 +200,8 @@ class KeysView(ListModelMixin, OfKeys):
             name=data["name"],
             scopes=data["scopes"],
             expires_at=data["expires_at"],
-            restrictions=_restrictions(data),
-            created_by=self.access.user,
+            restrictions=Restrictions.named(data),
+            created_by=self.access.maker_of(data["scopes"]),
         )
         return _with_secret(key, secret, status.HTTP_201_CREATED)
 
@@ -217,23 +222,21 @@ class KeyView(RetrieveModelMixin, OfKeys):
         auth=_WRITERS,
     )
     def patch(self, request: Request, pk: str) -> Response:
-        """Change the fields that are given; every process goes by them within a second."""
+        """Change the fields that are given; every process goes by them within a second.
+
+        Members only narrow the keys that they made: scopes, models, networks, limits and end. Owners, admins and admin
+        keys also widen them.
+        """
         key = self.own_key(pk)
         wanted = KeyTermsSerializer(data=request.data, partial=True)
         wanted.is_valid(raise_exception=True)
-        now = KeySerializer(key).data
-        terms = {name: now[name] for name in ("name", "scopes", *_RESTRICTIONS, *_LIMITS)} | {
-            "expires_at": key.expires_at
-        }
-        terms |= wanted.validated_data
-        self.refuse_scopes(terms["scopes"])
+        self.refuse_scopes(wanted.validated_data.get("scopes", key.scopes))
         changed = keys.change_key(
             tenant=self.tenant,
             key=key,
-            name=terms["name"],
-            scopes=terms["scopes"],
-            expires_at=terms["expires_at"],
-            restrictions=_restrictions(terms),
+            change=wanted.validated_data,
+            by=self.access.person,
+            only_narrows=self.access.only_narrows,
         )
         return Response(KeySerializer(changed).data)
 
@@ -291,12 +294,6 @@ class KeyRevokeView(OfKeys):
         key = self.own_key(pk)
         keys.revoke_key(tenant=self.tenant, key=key)
         return Response(KeySerializer(key).data)
-
-
-def _restrictions(data: dict[str, Any]) -> Restrictions:
-    rates = {name: data[name] for name in ("request_limit", "credit_limit", "concurrency")}
-    spend = SpendLimits(**{name: data[name] for name in _LIMITS})
-    return Restrictions(tuple(data["allowed_models"]), tuple(data["networks"]), **rates, spend=spend)
 
 
 def _with_secret(key: APIKey, secret: str, code: int) -> Response:

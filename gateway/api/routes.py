@@ -11,6 +11,7 @@ from rest_framework.response import Response
 
 from billing.models import Subscription
 from gateway.api.base import TenantView
+from gateway.api.parsers import KnownFields
 from gateway.errors.refusal import Refusal
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import live_of
@@ -21,7 +22,7 @@ _CONVERSATION = "The model that its conversation has; empty: it begins one."
 _TEXT = "What is asked: compared with the rules' examples, and stored nowhere."
 
 
-class QuerySerializer(serializers.Serializer[Any]):
+class QuerySerializer(KnownFields):
     """A request as routing sees it."""
 
     model = serializers.CharField(max_length=120, default="auto")

@@ -14,13 +14,14 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
 from gateway.api.base import ByName, NewestFirst, TenantView
+from gateway.api.parsers import KnownFields
 from gateway.api.throttles import InvitationThrottle
 from gateway.errors.refusal import Refusal
 from gateway.models import Membership, Project, Tenant
 from gateway.services import members, tenants
 
 
-class TenantSerializer(serializers.ModelSerializer[Tenant]):
+class TenantSerializer(KnownFields, serializers.ModelSerializer[Tenant]):
     """The tenant, with what its owners and admins decide."""
 
     class Meta:
@@ -50,7 +51,7 @@ class TenantSettingsView(TenantView):
         return Response(TenantSerializer(changed).data)
 
 
-class ProjectSerializer(serializers.ModelSerializer[Project]):
+class ProjectSerializer(KnownFields, serializers.ModelSerializer[Project]):
     """A project."""
 
     class Meta:
@@ -84,7 +85,7 @@ class ProjectsView(ListModelMixin, TenantView):
         return Response(ProjectSerializer(project).data, status=status.HTTP_201_CREATED)
 
 
-class MemberSerializer(serializers.ModelSerializer[Membership]):
+class MemberSerializer(KnownFields, serializers.ModelSerializer[Membership]):
     """A member: a person and their role."""
 
     email = serializers.EmailField(source="user.email", read_only=True)
@@ -95,11 +96,29 @@ class MemberSerializer(serializers.ModelSerializer[Membership]):
         read_only_fields = ["id", "created_at"]
 
 
-class InviteSerializer(serializers.Serializer[Any]):
+class InviteSerializer(KnownFields):
     """Whom to invite as what."""
 
     email = serializers.EmailField()
     role = serializers.ChoiceField(choices=Membership.Role.choices, default=Membership.Role.MEMBER)
+
+
+class EndedKeySerializer(serializers.Serializer[Any]):
+    """A key that ended with its maker's role: `revoked`, or it only lost the scope `management`."""
+
+    id = serializers.UUIDField(read_only=True)
+    name = serializers.CharField(read_only=True)
+    is_admin_key = serializers.BooleanField(read_only=True)
+    revoked = serializers.BooleanField(read_only=True)
+
+
+class ChangedMemberSerializer(MemberSerializer):
+    """A member with another role, and the keys that ended with the one before."""
+
+    ended_keys = EndedKeySerializer(many=True, read_only=True)
+
+    class Meta(MemberSerializer.Meta):
+        fields = [*MemberSerializer.Meta.fields, "ended_keys"]
 
 
 class InvitedSerializer(serializers.Serializer[Any]):
@@ -158,23 +177,32 @@ class MemberView(TenantView):
         _refuse_role(self, membership.role)
         return membership
 
-    @extend_schema(operation_id="members_change", summary="Give a member another role")
+    @extend_schema(
+        operation_id="members_change",
+        summary="Give a member another role",
+        request=MemberSerializer,
+        responses={200: ChangedMemberSerializer},
+    )
     def patch(self, request: Request, pk: str) -> Response:
-        """Change the member's role; a tenant keeps an owner."""
+        """Change the member's role; a tenant keeps an owner. What keys of theirs may do beyond the new role ends."""
         membership = self._membership(pk)
         wanted = self.get_serializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         role = wanted.validated_data.get("role", membership.role)
         _refuse_role(self, role)
-        changed = members.change_role(tenant=self.tenant, membership=membership, role=role)
-        changed.user = membership.user
-        return Response(MemberSerializer(changed).data)
+        membership.role, ended = role, members.change_role(tenant=self.tenant, membership=membership, role=role)
+        shown = MemberSerializer(membership).data
+        return Response({**shown, "ended_keys": EndedKeySerializer(ended, many=True).data})
 
-    @extend_schema(operation_id="members_remove", summary="Remove a member", responses={204: None})
+    @extend_schema(
+        operation_id="members_remove",
+        summary="Remove a member",
+        responses={200: EndedKeySerializer(many=True)},
+    )
     def delete(self, request: Request, pk: str) -> Response:
-        """Remove the member; a tenant keeps an owner."""
-        members.remove_member(tenant=self.tenant, membership=self._membership(pk))
-        return Response(status=status.HTTP_204_NO_CONTENT)
+        """Remove the member and revoke the keys that they made, which the answer lists; a tenant keeps an owner."""
+        ended = members.remove_member(tenant=self.tenant, membership=self._membership(pk))
+        return Response(EndedKeySerializer(ended, many=True).data)
 
 
 def _refuse_role(view: TenantView, role: str) -> None:

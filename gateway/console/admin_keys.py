@@ -6,6 +6,7 @@ from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -38,7 +39,7 @@ def admin_key_list(request: HttpRequest, place: Place) -> HttpResponse:
             path = reverse("console-admin-key-made", args=[key.id])
             return made_keys.redirect_with(secret, key, path=path, query=place.query)
     rows = AdminAPIKey.objects.of(place.tenant).select_related("created_by").order_by("-id")[:SHOWN]
-    context = place.context(page="usage", keys=rows, error=error, may_make=may_make)
+    context = place.context(page="usage", keys=rows, error=error, may_make=may_make, now=timezone.now())
     context["base_url"] = request.build_absolute_uri("/v1")
     return render(request, "console/admin_keys.html", context, status=400 if error else 200)
 

@@ -56,7 +56,9 @@ class KeyTermsForm(forms.Form):
     endpoints = forms.MultipleChoiceField(
         choices=list(INFERENCE.items()), required=False, widget=forms.CheckboxSelectMultiple
     )
-    management = forms.BooleanField(required=False, label="Management: list keys, make projects, read usage and wallet")
+    management = forms.BooleanField(
+        required=False, label="Management: list keys, make projects, read usage, wallet and audit trail"
+    )
     lifetime = forms.ChoiceField(choices=list(LIFETIMES.items()), required=False, label="Expires")
     expires = forms.DateField(
         required=False,
@@ -110,6 +112,12 @@ class KeyTermsForm(forms.Form):
         rates = {name: asked[name] for name in ("request_limit", "credit_limit", "concurrency")}
         spend = SpendLimits(**{name: asked[name] for name in _SPEND})
         return Restrictions(tuple(asked["allowed_models"]), tuple(asked["networks"].split()), **rates, spend=spend)
+
+    def terms(self) -> dict[str, Any]:
+        """Return all that was chosen, by its names in the service."""
+        asked = self.cleaned_data
+        named = {"name": asked["name"], "scopes": self.scopes(), "expires_at": asked["expires"]}
+        return named | self.restrictions().by_name()
 
     def refuse(self, error: ServiceError) -> None:
         """Show what a service found wrong beside its field."""

@@ -115,10 +115,9 @@ def change(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
             keys.change_key(
                 tenant=place.tenant,
                 key=key,
-                name=form.cleaned_data["name"],
-                scopes=form.scopes(),
-                expires_at=form.cleaned_data["expires"],
-                restrictions=form.restrictions(),
+                change=form.terms(),
+                by=place.access.person,
+                only_narrows=place.access.only_narrows,
             )
         except ServiceError as error:
             form.refuse(error)

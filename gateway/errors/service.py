@@ -12,5 +12,9 @@ class ServiceError(Exception):
         self.message = message
 
 
+class RoleError(ServiceError):
+    """A service refused since the caller's role doesn't allow it."""
+
+
 class DatabaseBusyError(Exception):
     """Too many calls wait for a database thread: this one was not made."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
+from gateway.errors.service import RoleError
 from gateway.models import AdminAPIKey, APIKey, Membership, Tenant, User
 from gateway.services.scopes import MANAGEMENT
 
@@ -42,6 +43,20 @@ class Access:
         mine = APIKey.objects.of(self.tenant).select_related("budget")
         return mine if self.key is None else mine.filter(project=self.key.project_id)
 
+    @property
+    def person(self) -> User | None:
+        """The member who acts, also by an admin key of theirs; None where nobody is known."""
+        return self.user if self.admin_key is None else self.admin_key.created_by
+
+    def maker_of(self, scopes: Collection[str]) -> User | None:
+        """Return whose a new key with these scopes is: nobody's if an admin key makes it, unless it manages."""
+        return self.person if MANAGEMENT in scopes else self.user
+
+    @property
+    def only_narrows(self) -> bool:
+        """Whether keys may be given less here, never more: what an owner or admin limited binds a member."""
+        return self.role == Role.MEMBER
+
     def may(self, capability: str) -> bool:
         """Return whether this role has `capability`, one of CAPABILITIES."""
         return self.role in CAPABILITIES[capability]
@@ -59,6 +74,18 @@ class Access:
         if not self.may("keys"):
             return False
         return self.role != Role.MEMBER or (self.user is not None and key.created_by_id == self.user.id)
+
+
+def hold_role(*, tenant: Tenant, user: User | None, capability: str) -> None:
+    """Keep the role of a member until the transaction ends; raise RoleError where it lacks `capability`, or is over.
+
+    So that nothing is made beside a removal. Operators need no role, nor do commands, which are nobody's.
+    """
+    if user is None or user.is_staff:
+        return
+    mine = Membership.objects.of(tenant).select_for_update().filter(user=user).first()
+    if mine is not None and not (mine.is_active and mine.role in CAPABILITIES[capability]):
+        raise RoleError("", "Your role doesn't allow this.")
 
 
 def suspended_tenants(*, user: User) -> list[Tenant]:

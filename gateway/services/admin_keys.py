@@ -15,6 +15,7 @@ from django.utils import timezone
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
 from gateway.models import AdminAPIKey, Tenant, User
+from gateway.services.access import hold_role
 from gateway.services.keys import SECRET_PREFIX, digest_of, old_digests_of
 
 ADMIN_PREFIX = f"{SECRET_PREFIX}admin-"
@@ -27,7 +28,8 @@ def create_admin_key(
 ) -> tuple[AdminAPIKey, str]:
     """Return a new admin key of the tenant and its secret, which isn't stored.
 
-    Raises ServiceError naming the field that is wrong, or if the tenant has as many as it may.
+    Raises ServiceError naming the field that is wrong, or if the tenant has as many as it may, and RoleError for a
+    maker who is no owner any more.
     """
     if not name.strip():
         raise ServiceError("name", "A key needs a name.")
@@ -36,6 +38,7 @@ def create_admin_key(
     now = timezone.now()
     if expires_at is not None and expires_at <= now:
         raise ServiceError("expires_at", "The expiry must be in the future.")
+    hold_role(tenant=tenant, user=created_by, capability="admin_keys")
     Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
     works = Q(expires_at=None) | Q(expires_at__gt=now)
     if AdminAPIKey.objects.of(tenant).filter(works, revoked_at=None).count() >= settings.SLUICE_MOST_KEYS:
@@ -58,13 +61,14 @@ def create_admin_key(
 def find_admin_key(secret: str) -> AdminAPIKey | None:
     """Return the key that `secret` is while it works; its use is noted, at most once a minute.
 
-    One of an old digest gets the current one.
+    One of an old digest gets the current one. A key of a person who was deactivated doesn't work.
     """
     found, digest = AdminAPIKey.objects.unscoped(), digest_of(secret)
     if (old := old_digests_of(secret)) and found.filter(digest__in=old).exists():
         found.filter(digest__in=old).update(digest=digest)
     now = timezone.now()
-    key = found.select_related("tenant").filter(digest=digest, revoked_at=None, tenant__is_active=True).first()
+    found = found.select_related("tenant", "created_by").filter(digest=digest, revoked_at=None, tenant__is_active=True)
+    key = found.filter(Q(created_by=None) | Q(created_by__is_active=True)).first()
     if key is None or (key.expires_at is not None and key.expires_at <= now):
         return None
     if key.last_used_at is None or now - key.last_used_at >= _USE_RESOLUTION:
@@ -81,7 +85,9 @@ def revoke_admin_key(*, tenant: Tenant, key: AdminAPIKey) -> bool:
     return True
 
 
-def revoke_admin_keys_of(*, tenant: Tenant, user: UUID) -> None:
-    """Revoke the keys that `user` made, or that were made with those: with one they could be owner again."""
-    for key in AdminAPIKey.objects.of(tenant).filter(created_by=user, revoked_at=None):
-        revoke_admin_key(tenant=tenant, key=key)
+def revoke_admin_keys_of(*, tenant: Tenant, user: UUID) -> list[AdminAPIKey]:
+    """Revoke the keys that `user` made, or that were made with those, and return them: with one they could be owner
+    again.
+    """
+    made = AdminAPIKey.objects.of(tenant).filter(created_by=user, revoked_at=None).order_by("id")
+    return [key for key in made if revoke_admin_key(tenant=tenant, key=key)]

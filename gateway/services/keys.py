@@ -6,8 +6,10 @@ import functools
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
@@ -16,10 +18,11 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from gateway.audit.trail import record
-from gateway.errors.service import ServiceError
+from gateway.errors.service import RoleError, ServiceError
 from gateway.models import APIKey, Project, Tenant, User
+from gateway.services.access import hold_role
 from gateway.services.restrictions import Restrictions
-from gateway.services.scopes import ALL, SCOPES
+from gateway.services.scopes import ALL, MANAGEMENT, SCOPES, expanded
 
 SECRET_PREFIX = "sk-sluice-"  # noqa: S105 - what secret scanners look for, not a secret
 DEFAULT_SCOPES = (ALL,)
@@ -77,9 +80,11 @@ def create_key(
 ) -> tuple[APIKey, str]:
     """Return a new key of `project` and its secret of 256 random bits, which isn't stored.
 
-    Raises ServiceError naming the field that is wrong, or if the tenant has as many keys as it may.
+    Raises ServiceError naming the field that is wrong, or if the tenant has as many keys as it may, and RoleError for a
+    maker who was removed or may not make it by now.
     """
     wanted = _checked_scopes(scopes)
+    hold_role(tenant=tenant, user=created_by, capability=_needed_for(wanted))
     if project.tenant_id != tenant.id or not project.is_active:
         raise ServiceError("project", "No such project.")
     _check_name_and_end(name, expires_at)
@@ -105,22 +110,30 @@ def create_key(
 
 @transaction.atomic
 def change_key(
-    *,
-    tenant: Tenant,
-    key: APIKey,
-    name: str,
-    scopes: Iterable[str],
-    expires_at: datetime | None,
-    restrictions: Restrictions,
+    *, tenant: Tenant, key: APIKey, change: Mapping[str, Any], by: User | None = None, only_narrows: bool = False
 ) -> APIKey:
-    """Return the key with this name, these scopes, this end and these restrictions, felt within a second.
+    """Return the key with what `change` names (name, scopes, expires_at, Restrictions by name), felt within a second.
 
-    Raises ServiceError naming the field that is wrong, or for a key that was revoked.
+    What it doesn't name stays, also where another call changes that meanwhile. A key of nobody's that gets the scope
+    "management" is `by`'s from then on, and ends with their role. Raises ServiceError naming the field that is wrong,
+    or for a key that was revoked, and RoleError where it allows more than before though it `only_narrows`.
     """
+    hold_role(tenant=tenant, user=by, capability=_needed_for(change.get("scopes", ())))
     mine = _locked(tenant, key)
-    wanted = _checked_scopes(scopes)
+    had = Restrictions.of(mine)
+    name, expires_at = change.get("name", mine.name), change.get("expires_at", mine.expires_at)
+    wanted = _checked_scopes(change.get("scopes", mine.scopes))
     _check_name_and_end(name, expires_at if expires_at != mine.expires_at else None)
-    restrictions = restrictions.checked(tenant)
+    restrictions = Restrictions.named({**had.by_name(), **change}).checked(tenant, had.allowed_models)
+    wider = restrictions.wider_than(had)
+    if not expanded(wanted) <= expanded(mine.scopes):
+        wider = "scopes"
+    elif mine.expires_at is not None and (expires_at is None or expires_at > mine.expires_at):
+        wider = "expires_at"
+    if only_narrows and wider:
+        raise RoleError(wider, "Members only narrow a key: ask an owner or admin of the tenant to allow it more.")
+    if mine.created_by_id is None and MANAGEMENT in set(wanted) - set(mine.scopes):
+        mine.created_by = by
     mine.name, mine.scopes, mine.expires_at = name.strip(), wanted, expires_at
     restrictions.put_on(mine)
     mine.save()
@@ -198,6 +211,11 @@ def _checked_scopes(scopes: Iterable[str]) -> list[str]:
     return wanted
 
 
+def _needed_for(scopes: Iterable[str]) -> str:
+    """Return the capability that giving a key these scopes takes."""
+    return "projects" if MANAGEMENT in scopes else "keys"
+
+
 def _check_name_and_end(name: str, expires_at: datetime | None) -> None:
     if not name.strip():
         raise ServiceError("name", "A key needs a name.")
@@ -232,3 +250,23 @@ def revoke_key(*, tenant: Tenant, key: APIKey) -> bool:
         record("key.revoked", key, tenant=tenant.id, before={"revoked": False}, after={"revoked": True})
     key.refresh_from_db(fields=["revoked_at"], from_queryset=mine)
     return changed
+
+
+def revoke_keys_of(*, tenant: Tenant, user: UUID) -> list[APIKey]:
+    """Revoke the keys that `user` made, and return them."""
+    made = APIKey.objects.of(tenant).filter(created_by=user, revoked_at=None).order_by("id")
+    return [key for key in made if revoke_key(tenant=tenant, key=key)]
+
+
+@transaction.atomic
+def end_management_of(*, tenant: Tenant, user: UUID) -> list[APIKey]:
+    """Take "management" from the keys that `user` made, and return them; one that has no other scope is revoked."""
+    made = APIKey.objects.of(tenant).select_for_update().filter(created_by=user, revoked_at=None).order_by("id")
+    ended = [key for key in made if MANAGEMENT in key.scopes]
+    for key in ended:
+        if key.scopes == [MANAGEMENT]:
+            revoke_key(tenant=tenant, key=key)
+        else:
+            key.scopes = [scope for scope in key.scopes if scope != MANAGEMENT]
+            key.save(update_fields=["scopes"])
+    return ended

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
+from uuid import UUID
 
 from django.conf import settings
 from django.core.validators import MaxLengthValidator, validate_email
@@ -14,8 +16,10 @@ from django.utils import timezone
 
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
-from gateway.models import Invitation, Membership, Tenant, User
+from gateway.models import AdminAPIKey, APIKey, Invitation, Membership, Tenant, User
+from gateway.services.access import CAPABILITIES
 from gateway.services.admin_keys import revoke_admin_keys_of
+from gateway.services.keys import end_management_of, revoke_keys_of
 from gateway.services.mail import queue_mail
 from gateway.services.tokens import new_token, token_digest, token_digests
 
@@ -159,36 +163,62 @@ def take_up(*, invitation: Invitation, user: User) -> Membership:
     return membership
 
 
+@dataclass(frozen=True, slots=True)
+class EndedKey:
+    """A key that ended with its maker's role: revoked, or else without the scope "management" from now on."""
+
+    id: UUID
+    name: str
+    is_admin_key: bool
+    revoked: bool
+
+    @classmethod
+    def of(cls, key: APIKey | AdminAPIKey, *, revoked: bool = True) -> EndedKey:
+        """Return what is told of a key."""
+        return cls(key.id, key.name, isinstance(key, AdminAPIKey), revoked)
+
+    def __str__(self) -> str:
+        return f"“{self.name}” is revoked" if self.revoked else f"“{self.name}” lost the scope “management”"
+
+
 @transaction.atomic
-def change_role(*, tenant: Tenant, membership: Membership, role: str) -> Membership:
-    """Give a member another role; the last owner keeps theirs. Admin keys of one who is no owner any more end, as do
-    their open invitations to what they may not give any more.
+def change_role(*, tenant: Tenant, membership: Membership, role: str) -> list[EndedKey]:
+    """Give a member another role, and return their keys that end with the one before; the last owner keeps theirs.
+
+    Admin keys end with an owner, the scope "management" with an owner or admin, open invitations with who may send
+    them.
     """
     if role not in Role.values:
         raise ServiceError("role", f"Unknown role: choose from {', '.join(Role.values)}.")
     current = _locked(tenant, membership)
+    ended: list[EndedKey] = []
     if role != Role.OWNER:
         _refuse_last_owner(tenant, current)
-        revoke_admin_keys_of(tenant=tenant, user=current.user_id)
+        ended = [EndedKey.of(key) for key in revoke_admin_keys_of(tenant=tenant, user=current.user_id)]
         sent = _open_invitations_of(current)
         (sent.filter(role=Role.OWNER) if role == Role.ADMIN else sent).delete()
+    if role not in CAPABILITIES["projects"]:
+        narrowed = end_management_of(tenant=tenant, user=current.user_id)
+        ended += [EndedKey.of(key, revoked=key.revoked_at is not None) for key in narrowed]
     current.role = role
     current.save(update_fields=["role"])
-    return current
+    return ended
 
 
 @transaction.atomic
-def remove_member(*, tenant: Tenant, membership: Membership) -> Membership:
-    """Deactivate a membership: the user's sessions lose this tenant within a second, and their admin keys and open
-    invitations end, by which they could come back.
+def remove_member(*, tenant: Tenant, membership: Membership) -> list[EndedKey]:
+    """Deactivate a membership, and return the keys that the member made, which are revoked.
+
+    The user's sessions lose this tenant within a second. Open invitations of theirs end too: they could come back.
     """
     current = _locked(tenant, membership)
     _refuse_last_owner(tenant, current)
-    revoke_admin_keys_of(tenant=tenant, user=current.user_id)
+    ended = [EndedKey.of(key) for key in revoke_admin_keys_of(tenant=tenant, user=current.user_id)]
+    ended += [EndedKey.of(key) for key in revoke_keys_of(tenant=tenant, user=current.user_id)]
     _open_invitations_of(current).delete()
     current.is_active = False
     current.save(update_fields=["is_active"])
-    return current
+    return ended
 
 
 def _open_invitations_of(membership: Membership) -> QuerySet[Invitation]:

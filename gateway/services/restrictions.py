@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from django.db.models import Q
 
@@ -36,11 +38,45 @@ class Restrictions:
         rates = {name: getattr(key, name) for name in _RATES}
         return cls(tuple(key.allowed_models), tuple(key.networks), **rates, spend=limits_of(key.budget))
 
-    def checked(self, tenant: Tenant) -> Restrictions:
-        """Return the same in one spelling; raise ServiceError naming what is wrong for a key of the tenant."""
+    @classmethod
+    def named(cls, terms: Mapping[str, Any]) -> Restrictions:
+        """Return those that `terms` has by their names; what it lacks restricts nothing."""
+        rates = {name: terms.get(name) for name in _RATES}
+        spend = SpendLimits(**{one.name: terms.get(one.name) for one in fields(SpendLimits)})
+        models, networks = terms.get("allowed_models", ()), terms.get("networks", ())
+        return cls(tuple(models), tuple(networks), **rates, spend=spend)
+
+    def by_name(self) -> dict[str, Any]:
+        """Return what `named` takes."""
+        values = asdict(self)
+        spend: dict[str, Any] = values.pop("spend")
+        return {**values, **spend}
+
+    def wider_than(self, other: Restrictions) -> str:
+        """Return the first field in which these allow what `other` doesn't; "" if there is none."""
+        models, networks = set(other.allowed_models), parsed_networks(other.networks)
+        if models and not (self.allowed_models and models.issuperset(self.allowed_models)):
+            return "allowed_models"
+        inside = (
+            any(one.version == around.version and one.subnet_of(around) for around in networks)  # type: ignore[arg-type]
+            for one in parsed_networks(self.networks)
+        )
+        if networks and not (self.networks and all(inside)):
+            return "networks"
+        limits, bounds = self.by_name(), other.by_name()
+        for name in (*_RATES, *(one.name for one in fields(SpendLimits))):
+            if bounds[name] is not None and (limits[name] is None or limits[name] > bounds[name]):
+                return name
+        return ""
+
+    def checked(self, tenant: Tenant, had: Collection[str] = ()) -> Restrictions:
+        """Return the same in one spelling; raise ServiceError naming what is wrong for a key of the tenant.
+
+        The models that it `had` may be gone by now.
+        """
         models = tuple(sorted(set(self.allowed_models)))
         seen = PublicModel.objects.filter(Q(tenant=None) | Q(tenant=tenant), name__in=models)
-        known = set(seen.values_list("name", flat=True))
+        known = {*had, *seen.values_list("name", flat=True)}
         if unknown := [name for name in models if name not in known]:
             raise ServiceError("allowed_models", f"There is no model {unknown[0][:120]!r}.")
         for name in _RATES:

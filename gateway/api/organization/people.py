@@ -65,16 +65,17 @@ class UserView(OrganizationView):
         return Response(shown_user(self._membership(user)))
 
     def post(self, request: Request, user: str) -> Response:
-        """Give another role; a tenant keeps an owner."""
+        """Give another role; a tenant keeps an owner. Says which keys of theirs ended or lost "management"."""
         membership, role = self._membership(user), _role_of(self.text(self.body("role"), "role"))
-        changed = members.change_role(tenant=self.tenant, membership=membership, role=role)
-        changed.user = membership.user
-        return Response(shown_user(changed))
+        ended = members.change_role(tenant=self.tenant, membership=membership, role=role)
+        membership.role = role
+        return Response({**shown_user(membership), "sluice_ended_keys": [str(key.id) for key in ended]})
 
     def delete(self, request: Request, user: str) -> Response:
-        """Remove the member; a tenant keeps an owner."""
-        members.remove_member(tenant=self.tenant, membership=self._membership(user))
-        return Response({"object": "organization.user.deleted", "id": user, "deleted": True})
+        """Remove the member; a tenant keeps an owner. Says which keys of theirs were revoked."""
+        ended = members.remove_member(tenant=self.tenant, membership=self._membership(user))
+        answer = {"object": "organization.user.deleted", "id": user, "deleted": True}
+        return Response({**answer, "sluice_ended_keys": [str(key.id) for key in ended]})
 
 
 def shown_invite(invitation: Invitation) -> Body:

@@ -14,7 +14,6 @@ from gateway.api.organization.base import Body, OrganizationView, unix
 from gateway.errors.refusal import Refusal
 from gateway.models import APIKey, Project
 from gateway.services import keys, tenants
-from gateway.services.restrictions import Restrictions
 from gateway.services.scopes import ALL, READ_ONLY
 
 _ALL_READ = "api.all.read"
@@ -114,16 +113,19 @@ class ProjectKeyView(OrganizationView):
     def post(self, request: Request, project: str, key: str) -> Response:
         """Change its scopes or its end. No scopes are all of them."""
         data, found = self.body("scopes", "expires_in_seconds"), _key(self, project, key)
-        scopes = data.get("scopes", found.scopes)
+        change: Body = {}
+        scopes = data.get("scopes", [])
         if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
             raise Refusal(400, "invalid_value", "'scopes' must be a list of texts.", param="scopes")
+        if "scopes" in data:
+            change["scopes"] = [READ_ONLY if scope == _ALL_READ else scope for scope in scopes] or [ALL]
+        if "expires_in_seconds" in data:
+            change["expires_at"] = expiry_of(data, None)
         changed = keys.change_key(
             tenant=self.tenant,
             key=found,
-            name=found.name,
-            scopes=[READ_ONLY if scope == _ALL_READ else scope for scope in scopes] or [ALL],
-            expires_at=expiry_of(data, found.expires_at),
-            restrictions=Restrictions.of(found),
+            change=change,
+            by=self.access.person,
         )
         return Response(shown_key(changed))
 

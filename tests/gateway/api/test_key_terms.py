@@ -8,11 +8,14 @@ import pytest
 from django.utils import timezone
 
 from billing.models import Budget
-from gateway.models import APIKey, AuditEvent
+from billing.services.budgets import SpendLimits
+from gateway.errors.service import RoleError
+from gateway.models import APIKey, AuditEvent, Membership, User
 from gateway.runtime.principals import load_by_key
-from gateway.services import keys
+from gateway.services import admin_keys, keys, members
 from gateway.services.restrictions import Restrictions
-from tests.gateway.api.test_management import assert_error, bearer, call
+from routing.models import PublicModel
+from tests.gateway.api.test_management import assert_error, bearer, call, role_client
 
 pytestmark = pytest.mark.django_db
 TERMS = {
@@ -141,3 +144,142 @@ def test_a_tenant_changes_no_others_key(acme, other, manager):
     key, _ = keys.create_key(tenant=other.tenant, project=other.project, name="theirs")
     for method, path in (("patch", f"keys/{key.id}/"), ("post", f"keys/{key.id}/rotate/")):
         assert call(manager, method, path, {}).status_code == 404
+
+
+def widenings(later):
+    return [
+        ("scopes", ["inference"]),
+        ("allowed_models", []),
+        ("networks", ["192.0.0.0/16"]),
+        ("networks", []),
+        ("request_limit", None),
+        ("day_limit", 101),
+        ("day_limit", None),
+        ("expires_at", None),
+        ("expires_at", later.isoformat()),
+    ]
+
+
+def test_a_member_only_narrows_a_key_and_an_owner_widens_it(acme):
+    PublicModel.objects.create(name="one", kinds=["chat"], context_length=10, rate_card="x")
+    client, soon = role_client(acme, "member"), timezone.now() + timedelta(days=1)
+    maker = User.objects.get(email="member@acme.example")
+    limits = Restrictions(("one",), ("192.0.2.0/24",), request_limit=10, spend=SpendLimits(day_limit=100))
+    terms = {"scopes": ["chat", "embeddings"], "expires_at": soon, "restrictions": limits, "created_by": maker}
+    key, _ = keys.create_key(tenant=acme.tenant, project=acme.project, name="k", **terms)
+
+    def change(by, **fields):
+        return by.patch(f"/api/v1/keys/{key.id}/", fields, content_type="application/json")
+
+    for field, value in widenings(soon + timedelta(days=1)):
+        assert_error(change(client, **{field: value}), 403, "role_not_allowed", field)
+    page = client.get(f"/keys/{key.id}/")
+    form = {name: value for name, value in page.context["form"].initial.items() if value is not None}
+    answer = client.post(f"/keys/{key.id}/", {**form, "expires": soon.date(), "day_limit": ""})
+    assert (answer.status_code, list(answer.context["form"].errors)) == (400, ["day_limit"])
+    narrow = {"scopes": ["chat"], "networks": ["192.0.2.7"], "request_limit": 9, "day_limit": 99, "month_limit": 5}
+    assert change(client, name="mine", **narrow).status_code == 200
+    for field, value in widenings(soon + timedelta(days=1)):
+        assert change(acme.client(), **{field: value}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("asked", "body", "field"),
+    [
+        ("post keys/", {"name": "x", "day_limt": 5}, "day_limt"),
+        ("post keys/", {"name": "x", "id": "1"}, "id"),
+        ("patch keys/{}/", {"project": "x"}, "project"),
+        ("patch keys/{}/", {"expires": None}, "expires"),
+        ("post keys/{}/rotate/", {"overlap": 0}, "overlap"),
+    ],
+)
+def test_a_field_that_is_none_is_refused(acme, manager, asked, body, field):
+    """A limit whose name was misspelt was no limit, with a 201."""
+    refused = call(manager, *asked.format(acme.key.id).split(), body)
+    assert_error(refused, 400, "unsupported_parameter", field)
+    assert "The fields are " in refused.json()["error"]["message"]
+    assert APIKey.objects.of(acme.tenant).get().rotated_at is None
+
+
+@pytest.mark.contract
+def test_two_changes_at_once_are_both_kept(acme, manager, monkeypatch):
+    """Fields that one change didn't name were written back as they were before the other."""
+    real = keys.change_key
+
+    def beside(**given):
+        real(tenant=acme.tenant, key=acme.key, change={"scopes": ["chat"], "day_limit": 5})
+        return real(**given)
+
+    monkeypatch.setattr(keys, "change_key", beside)
+    changed = call(manager, "patch", f"keys/{acme.key.id}/", {"name": "mine"}).json()
+    assert (changed["name"], changed["scopes"], changed["day_limit"]) == ("mine", ["chat"], 5)
+
+
+def test_a_key_for_a_model_that_is_gone_can_still_be_limited(acme, manager):
+    APIKey.objects.of(acme.tenant).update(allowed_models=["gone"])
+    path = f"keys/{acme.key.id}/"
+    assert call(manager, "patch", path, {"request_limit": 1}).json()["request_limit"] == 1
+    assert_error(call(manager, "patch", path, {"allowed_models": ["never"]}), 400, "invalid_value", "allowed_models")
+
+
+@pytest.fixture
+def admin_of_acme(acme):
+    """The membership of an admin who made two keys that manage."""
+    client = role_client(acme, "admin")
+    client.post("/api/v1/keys/", {"name": "both", "scopes": ["chat", "management"]}, content_type="application/json")
+    client.post("/api/v1/keys/", {"name": "only", "scopes": ["management"]}, content_type="application/json")
+    return Membership.objects.of(acme.tenant).get(user__email="admin@acme.example")
+
+
+@pytest.mark.contract
+def test_management_ends_with_the_role(acme, admin_of_acme):
+    answer = acme.client().patch(
+        f"/api/v1/members/{admin_of_acme.id}/", {"role": "member"}, content_type="application/json"
+    )
+    assert answer.json()["role"] == "member"
+    ended = {key["name"]: (key["revoked"], key["is_admin_key"]) for key in answer.json()["ended_keys"]}
+    assert ended == {"both": (False, False), "only": (True, False)}
+    assert APIKey.objects.of(acme.tenant).get(name="both").scopes == ["chat"]
+    assert APIKey.objects.of(acme.tenant).get(name="only").revoked_at is not None
+    events = AuditEvent.objects.of(acme.tenant).filter(actor=acme.owner.email)
+    assert {"key.changed", "key.revoked"} <= {event.action for event in events}
+    assert call(acme.bearer, "get", "keys/").status_code == 200
+
+
+@pytest.mark.contract
+def test_a_removed_member_s_keys_are_revoked_and_named(acme, admin_of_acme):
+    answer = acme.client().delete(f"/api/v1/members/{admin_of_acme.id}/")
+    assert {key["name"] for key in answer.json()} == {"both", "only"}
+    assert [key.name for key in APIKey.objects.of(acme.tenant).filter(revoked_at=None)] == ["all"]
+
+
+@pytest.mark.parametrize("way", ["made", "widened"])
+def test_a_management_key_made_by_an_admin_key_ends_with_its_owner(acme, manager, way):
+    role_client(acme, "admin")
+    Membership.objects.of(acme.tenant).filter(user__email="admin@acme.example").update(role="owner")
+    robot = call(manager, "post", "keys/", {"name": "robot"}).json()
+    scopes = ["management", "inference"] if way == "made" else ["inference"]
+    manages = call(manager, "post", "keys/", {"name": "manages", "scopes": scopes}).json()
+    if way == "widened":
+        call(manager, "patch", f"keys/{manages['id']}/", {"scopes": ["management"]})
+    assert call(bearer(manages["secret"]), "get", "keys/").status_code == 200
+    members.remove_member(tenant=acme.tenant, membership=acme.membership)
+    assert_error(call(bearer(manages["secret"]), "get", "keys/"), 401, "invalid_api_key")
+    assert load_by_key(robot["secret"]).project == acme.project.id
+
+
+def test_a_deactivated_person_manages_nothing(acme, manager):
+    call(manager, "get", "keys/")
+    User.objects.filter(id=acme.owner.id).update(is_active=False)
+    assert_error(call(manager, "get", "keys/"), 401, "invalid_api_key")
+    assert_error(call(acme.bearer, "get", "keys/"), 403, "insufficient_scope")
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("make", [keys.create_key, admin_keys.create_admin_key])
+def test_nothing_is_made_beside_a_removal(acme, make):
+    """The caller's role was read before; they were removed by the time that the key is made."""
+    terms = {"project": acme.project} if make is keys.create_key else {}
+    Membership.objects.of(acme.tenant).update(is_active=False)
+    with pytest.raises(RoleError):
+        make(tenant=acme.tenant, name="late", created_by=acme.owner, **terms)

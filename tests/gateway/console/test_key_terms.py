@@ -81,6 +81,8 @@ def test_an_admin_key_is_shown_once_and_revoked(acme):
     assert "sk-sluice-admin-" in client.get(answer.url).content.decode()
     assert "was shown already" in client.get(answer.url).content.decode()
     assert client.post("/keys/admin/", {"name": " "}).status_code == 400
+    AdminAPIKey.objects.of(acme.tenant).update(expires_at=timezone.now())
+    assert 'class="state expired">expired' in client.get("/keys/admin/").content.decode()
     client.post(f"/keys/admin/{key.id}/revoke/")
     assert "revoked" in client.get("/keys/admin/").content.decode()
     assert AdminAPIKey.objects.of(acme.tenant).get().revoked_at is not None
