@@ -63,6 +63,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args
     (Path(home) / "cache").mkdir()
     (Path(home) / "cache" / "kernels").symlink_to(kernels)
     os.environ["SLUICE_ENV"] = "test"
+    os.environ |= dict.fromkeys(("no_proxy", "NO_PROXY"), "127.0.0.1,localhost")  # clients obey a proxy, and so do SDKs
     os.environ.setdefault("SLUICE_TEST_MODELS", f"{home}/first-models")
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read where a kernel is defined; 0 runs them on a GPU
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait leave the processor to others

@@ -24,7 +24,6 @@ import sys
 import tempfile
 import time
 import urllib.error
-import urllib.request
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -79,10 +78,12 @@ def server(name: str, command: list[str], *, keys: list[str], environment: dict[
 
 def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Return when the server answers `url`, whatever it answers below 500."""
+    from gateway.http.direct import open_directly
+
     until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:
         try:
-            urllib.request.urlopen(url, data=b'{"model": "whole"}', timeout=1).close()
+            open_directly(url, b'{"model": "whole"}', timeout=1).close()
         except urllib.error.HTTPError as error:
             if error.code < 500:
                 return

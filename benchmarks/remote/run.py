@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.remote.servers import SERVERS, running, versions  # noqa: E402
+from gateway.http.direct import open_directly  # noqa: E402
 
 WHOLE, STREAMED, LEFT = (int(os.environ.get("SLUICE_BENCH_REQUESTS", "6")),) * 3
 MOST = 20  # output tokens
@@ -139,7 +140,7 @@ async def measure(gateway: str, key: str, server: str, model: str) -> dict[str, 
 def busy(server: str) -> float | None:
     """Requests that still run at a vLLM."""
     try:
-        with urllib.request.urlopen(f"{server}/metrics", timeout=5) as answer:
+        with open_directly(f"{server}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
     except OSError:
         return None
@@ -183,7 +184,7 @@ def ready(gateway: str, key: str, process: subprocess.Popen[bytes], model: str =
     while time.monotonic() < until:
         assert process.poll() is None, "the gateway ended"
         try:
-            urllib.request.urlopen(request, timeout=30).close()
+            open_directly(request, timeout=30).close()
         except urllib.error.HTTPError as refused:  # served, and its engine not reached yet
             if refused.status != 503:
                 raise SystemExit(refused.read().decode()) from refused

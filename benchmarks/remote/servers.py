@@ -12,7 +12,6 @@ import site
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -158,12 +157,14 @@ def running(kind: str, model: Path, port: int, log: Path) -> Iterator[tuple[str,
 
 
 def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    from gateway.http.direct import open_directly  # here, since the file is also imported alone
+
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
         if process.poll() is not None:
             raise SystemExit(f"the server ended with {process.returncode}: see {log}\n{log.read_text()[-2000:]}")
         try:
-            urllib.request.urlopen(address, timeout=2).close()
+            open_directly(address, timeout=2).close()
         except OSError:
             time.sleep(0.5)
         else:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-import urllib.request
+from contextlib import closing
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 # How long a process may be silent: `serve` replaces a worker after 15 s, and Celery has something to do each second.
@@ -14,9 +15,10 @@ SILENCE = {"worker": 60.0, "celery": 120.0}
 
 def gateway_answers() -> bool:
     """Return whether the gateway's event loop turns."""
-    port = os.environ.get("SLUICE_METRICS_PORT") or "8000"
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=4) as answer:
-        return int(answer.status) == 200
+    port = int(os.environ.get("SLUICE_METRICS_PORT") or 8000)
+    with closing(HTTPConnection("127.0.0.1", port, timeout=4)) as connection:  # unlike urllib it uses no proxy
+        connection.request("GET", "/healthz")
+        return connection.getresponse().status == 200
 
 
 def touched(heartbeat: Path, silence: float) -> bool:
@@ -39,5 +41,5 @@ def is_healthy(process: str) -> bool:
 if __name__ == "__main__":
     try:
         sys.exit(not is_healthy(sys.argv[1]))
-    except OSError:
+    except (OSError, HTTPException):
         sys.exit(1)

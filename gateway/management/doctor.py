@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
 from importlib.util import find_spec
@@ -25,6 +24,7 @@ from billing.selectors.reconciliation import last_reconciliation
 from billing.selectors.usage import waits_since
 from billing.services.plans import latest_versions
 from gateway.home import is_disk_full, open_to_others
+from gateway.http.direct import open_directly
 from gateway.management.doctor_remote import remote_engines
 from gateway.management.ports import readiness_request
 from gateway.management.symptom import Symptom
@@ -270,7 +270,7 @@ def _engine() -> Iterator[Symptom]:
 
 def _gateway(base_url: str) -> Symptom:
     try:
-        with urllib.request.urlopen(readiness_request(base_url), timeout=3) as answer:  # noqa: S310 - the operator's own URL
+        with open_directly(readiness_request(base_url), timeout=3) as answer:
             json.load(answer)
     except urllib.error.HTTPError as error:
         reason = error.read().decode(errors="replace")[:300]

@@ -6,9 +6,9 @@ import http.client
 import json
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable, Collection
 
+from gateway.http.direct import open_directly
 from gateway.management.ports import readiness_request
 
 _REFUSED = ("model refused", "loading failed")
@@ -60,7 +60,7 @@ def _is_final(state: str) -> bool:
 def _readiness(base_url: str) -> tuple[dict[str, str], set[str]] | None:
     """Return the deployments' states and the names of the checks that fail; None while nothing answers."""
     try:
-        with urllib.request.urlopen(readiness_request(base_url), timeout=0.5) as answer:  # noqa: S310 - our own
+        with open_directly(readiness_request(base_url), timeout=0.5) as answer:
             told = json.load(answer)
     except urllib.error.HTTPError as error:
         with error:

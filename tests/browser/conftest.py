@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
+from gateway.http.direct import open_directly
 from tests.services.ports import lease_port
 from tests.stack.stack import ROOT, Inside, environment_of, migrated
 
@@ -70,7 +70,7 @@ class Site:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/readyz", timeout=1):
+            with open_directly(f"{self.url}/readyz", timeout=1):
                 return True
         except urllib.error.HTTPError as refused:
             refused.close()

@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 
+from gateway.http.direct import open_directly
 from tests.browser.test_chat import answers, ask, pick
 
 pytestmark = [pytest.mark.browser]
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.browser]
 
 def models_with(site, secret):
     request = urllib.request.Request(f"{site.url}/v1/models", headers={"authorization": f"Bearer {secret}"})
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with open_directly(request, timeout=10) as answer:
         return [model["id"] for model in json.load(answer)["data"]]
 
 

@@ -17,6 +17,7 @@ import yaml
 from django.core.management import get_commands, load_command_class
 
 from gateway.backup.secrets import EFFECTIVE
+from gateway.http.direct import open_directly
 from gateway.runtime.heartbeat import REPLACES, VARIABLE
 from tests.services.proxies import Scripted, caddy, caddyfile
 
@@ -232,6 +233,11 @@ def test_any_port_and_address_may_be_set(given, address, port, tmp_path):
     assert public == ([{"host": ["sluice.example.com"]}] if address.startswith("https") else [])
 
 
+def test_the_proxy_reaches_its_gateways_through_no_other():
+    given = variables(SERVICES["proxy"])
+    assert given["NO_PROXY"].split(",") == [one.partition(":")[0] for one in given["SLUICE_GATEWAYS"].split()]
+
+
 @pytest.mark.slow
 def test_by_whatever_name_it_is_asked_the_proxy_answers_for_its_gateways(tmp_path):
     """An empty answer of Caddy's own would keep a probe green while no gateway lives."""
@@ -243,7 +249,7 @@ def test_by_whatever_name_it_is_asked_the_proxy_answers_for_its_gateways(tmp_pat
         def asked(host):
             request = urllib.request.Request(f"{address}/health", headers={"Host": host})
             try:
-                with urllib.request.urlopen(request, timeout=100) as answer:
+                with open_directly(request, timeout=100) as answer:
                     return answer.status
             except urllib.error.HTTPError as error:
                 return error.code

@@ -28,6 +28,11 @@ from tests.services.ports import lease_port
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 200.0  # seconds for what comes: machines are slow at times, and each test has a limit of its own
 INSIDE = "tests.stack.inside"
+DEAD_PROXY = {
+    **dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"), "http://127.0.0.1:1"),
+    **dict.fromkeys(("no_proxy", "NO_PROXY"), ""),
+}
+"""Variables of a proxy that doesn't answer, for every address."""
 INSTALLATION = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")  # of the run of tests, never of a stack
 
 

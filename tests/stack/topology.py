@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from gateway.http.direct import open_directly
 from tests.services.ports import lease_port
 from tests.services.redis import RedisServer
 from tests.stack.stack import PATIENCE, ROOT, Stack, children_of, running_stack
@@ -127,7 +127,7 @@ class Topology:
 
     def served(self) -> dict[str, dict[str, int]]:
         """Return what the foreign server says that it ran, by request: tokens of the prompt and of the answer."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.upstream_port}/stats", timeout=30) as answer:
+        with open_directly(f"http://127.0.0.1:{self.upstream_port}/stats", timeout=30) as answer:
             return dict(json.load(answer))
 
     def leases(self) -> int:

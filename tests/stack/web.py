@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Any
 
+from gateway.http.direct import open_directly
+
 
 @dataclass(frozen=True)
 class Page:
@@ -33,7 +35,7 @@ def ask(url: str, body: Any = None, *, key: str = "", method: str = "", **header
         given.setdefault("content-type", "application/json")
     request = urllib.request.Request(url, data, given, method=method or None)
     try:
-        with urllib.request.urlopen(request, timeout=200) as answer:
+        with open_directly(request, timeout=200) as answer:
             return Page(answer.status, answer.headers, answer.read().decode())
     except urllib.error.HTTPError as error:
         with error:

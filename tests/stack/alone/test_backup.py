@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from openai import OpenAI
 
+from gateway.http.direct import open_directly
 from tests.stack.stack import PATIENCE, assert_books_are_right, running_stack
 from tests.stack.web import ask
 
@@ -62,7 +63,7 @@ class Load:
         body = json.dumps(request_of(self._stack, tenant, stream=True, max_tokens=2000)).encode()
         headers = {"authorization": f"Bearer {self._stack.tenants[tenant]['key']}", "content-type": "application/json"}
         request = urllib.request.Request(f"{self._stack.base_url}/v1/chat/completions", body, headers)
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+        with open_directly(request, timeout=PATIENCE) as answer:
             for _ in range(5):
                 answer.readline()
             self._begun.wait()

@@ -24,6 +24,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from gateway.http.direct import direct_opener
 from inference.sources import first_models as sources
 from tests import first_models
 from tests.first_models import DESK, DESK_LABELS
@@ -153,7 +154,7 @@ def test_the_sign_in_link_works_once_and_only_by_post(running):
 
     def browser():
         jar = http.cookiejar.CookieJar()
-        return jar, urllib.request.build_opener(urllib.request.HTTPCookieProcessor(jar))
+        return jar, direct_opener(urllib.request.HTTPCookieProcessor(jar))
 
     def opened(opener, address):
         with opener.open(address) as answer:

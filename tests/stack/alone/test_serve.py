@@ -20,17 +20,27 @@ import pytest
 
 from tests.services.ports import lease_port
 from tests.stack.clients import read_stream
-from tests.stack.stack import PATIENCE, ROOT, Stack, assert_nothing_is_left, environment_of, migrated, socket_file
+from tests.stack.stack import (
+    DEAD_PROXY,
+    PATIENCE,
+    ROOT,
+    Stack,
+    assert_nothing_is_left,
+    environment_of,
+    migrated,
+    socket_file,
+)
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
 def home():
-    """A stack that nobody serves."""
+    """A stack that nobody serves, in an environment whose proxy reaches nothing: nothing of ours may ask it."""
     with tempfile.TemporaryDirectory(prefix="sluice-stack-") as folder, migrated(Path(folder)):
         port = lease_port()
-        environment = environment_of(Path(folder), SLUICE_BASE_URL=f"http://127.0.0.1:{port}", NO_COLOR="1")
+        own = {"SLUICE_BASE_URL": f"http://127.0.0.1:{port}", "NO_COLOR": "1", **DEAD_PROXY}
+        environment = environment_of(Path(folder), **own)
         stack = Stack(Path(folder), environment, port, {})
         try:
             stack.tenants = stack.script("seed", {"chat": {"step_seconds": 0.02, "text": "word " * 2000}})
@@ -140,6 +150,12 @@ def test_on_a_terminal_a_start_speaks_to_people_and_says_how_to_begin_last(home,
         for beginning in ("fake-chat", "ready in", "API key", "sign in", "curl")
     ]
     assert places == sorted(places)
+
+
+def test_the_containers_health_check_asks_no_proxy(home, serving):
+    command = [sys.executable, str(ROOT / "deploy/docker/healthy.py"), "gateway"]
+    done = subprocess.run(command, env={**home.environment, "SLUICE_METRICS_PORT": str(home.port)}, check=False)
+    assert done.returncode == 0
 
 
 def test_a_second_gateway_on_a_home_names_the_first(home, serving):

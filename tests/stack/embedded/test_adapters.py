@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.http.direct import open_directly
 from tests.gateway.files.test_files import TYPE, form
 from tests.inference.adapting import merge, save_adapter
 from tests.inference.text.folders import save_tokenizer
@@ -89,7 +90,7 @@ def test_an_adapter_is_its_merged_model_and_its_name_brings_nothing_back(stack, 
         json.dumps(request(NAME, stream=True, max_tokens=250)).encode(),
         {"authorization": f"Bearer {tenant['key']}", "content-type": "application/json"},
     )
-    with urllib.request.urlopen(asked, timeout=200) as streamed:
+    with open_directly(asked, timeout=200) as streamed:
         lines = [streamed.readline() for _ in range(8)]
         deleted = ask(f"{stack.base_url}/v1/adapters/{NAME}", key=tenant["key"], method="DELETE")
         assert deleted.status == 200, deleted.text
