@@ -1,4 +1,4 @@
-"""SLUICE_HOME: its permissions, free space, sockets, and what killed processes leave in it."""
+"""SLUICE_HOME: its permissions, free space, sockets, how rows name what is in it, and what killed processes leave."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from gateway.environment import Environment
 LEAST_FREE = 64 * 1024 * 1024
 FORGOTTEN_SECONDS = 86_400.0
 """Age at which unfinished work was surely left by a process that was killed: who is at it writes all the time."""
+OF_HOME = "home:"
+"""How a place begins that a row names relative to the home, which may be moved or copied."""
 env = Environment()
 
 
@@ -44,6 +46,24 @@ def is_disk_full() -> bool:
     if settings.SLUICE_EMBEDDED:
         places.add(Path(settings.DATABASES["default"]["NAME"]).parent)
     return any(shutil.disk_usage(place).free < LEAST_FREE for place in places)
+
+
+def name_below(path: str, place: Path) -> str:
+    """Return the name, relative to `place`, of an absolute path below it; an empty string for any other."""
+    found = Path(path)
+    is_below = found.is_relative_to(place) and found != place and ".." not in found.parts
+    return str(found.relative_to(place)) if is_below else ""
+
+
+def as_stored(path: str) -> str:
+    """Return how a row names `path`: relative to the home where it is an absolute path below it."""
+    name = name_below(path, settings.SLUICE_HOME)
+    return OF_HOME + name if name else path
+
+
+def as_meant(named: str) -> str:
+    """Return what a row names on this machine; what isn't relative to the home is as it is."""
+    return str(settings.SLUICE_HOME / named.removeprefix(OF_HOME)) if named.startswith(OF_HOME) else named
 
 
 def named_runtime_directory() -> str:

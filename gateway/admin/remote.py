@@ -17,6 +17,7 @@ from unfold.widgets import (
 
 from gateway.admin.choices import NameField, rate_cards
 from gateway.errors.service import ServiceError
+from gateway.home import as_stored
 from gateway.secrets.sealing import seal
 from gateway.services.remote_models import checked
 from gateway.services.worker_specs import WorkerSpecError, checked_engine
@@ -134,6 +135,10 @@ class DeploymentForm(ModelForm):
     class Meta:
         model = Deployment
         fields = ["name", "model", "backend", "source", "options", "is_active"]
+        help_texts = {
+            "source": "A hub id, a folder or a GGUF file; home:… is below SLUICE_HOME of the machine that serves it."
+            " Of a remote engine its address."
+        }
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -161,11 +166,12 @@ class DeploymentForm(ModelForm):
 
     def _check_worker(self, data: dict[str, Any]) -> None:
         """Refuse a model that no worker could load, and options that no engine has."""
-        if not data.get("source"):
+        data["source"] = as_stored(data.get("source") or "")
+        if not data["source"]:
             self.add_error("source", "Say where the weights are: a hub id, a folder, or a GGUF file.")
         if "options" in data:
             try:
-                checked_engine(data.get("source") or "", data["options"])
+                checked_engine(data["source"], data["options"])
             except WorkerSpecError as error:
                 raise ValidationError({"options": str(error)}) from error
 

@@ -42,7 +42,9 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds. `migrations` are the applied ones by app; `made_at` is in UTC, ISO 8601."""
+    """What a backup holds. `migrations` are the applied ones by app; `made_at` is in UTC, ISO 8601; `home` is the
+    installation's, empty in backups that didn't tell it.
+    """
 
     format: int
     sluice: str
@@ -50,6 +52,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     migrations: dict[str, list[str]]
     members: dict[str, Member]
+    home: str = ""
 
 
 def described(path: Path) -> Member:

@@ -23,6 +23,7 @@ from gateway.backup import files as tenants_files
 from gateway.backup.archive import BackupError, Manifest
 from gateway.backup.work_folder import BACKUP, RESTORE, work_folder
 from gateway.database import former_migrations
+from gateway.services import moved_home
 from gateway.services.worker_specs import is_worker_running
 
 SECRETS = "secrets.json"
@@ -87,6 +88,7 @@ def _made(target: Path, *, with_files: bool) -> Made:
             database=connection.vendor,
             migrations=_applied(),
             members={each: archive.described(path) for each, path in files.items()},
+            home=str(settings.SLUICE_HOME),
         )
         # Files last: whatever the copied database names was whole before, and never changes.
         stored = tenants_files.Stored()
@@ -127,6 +129,7 @@ def _restored(source: Path, *, replace: bool) -> Restored:
         unset = secrets.take_over(kept_secrets, place)
         former_migrations.take_over()
         call_command("migrate", verbosity=0, interactive=False)
+        moved_home.take_over([Path(manifest.home)] if manifest.home else [])
         return Restored(manifest, former, kept, unset, end_restored_leases(), len(of_tenants))
 
 

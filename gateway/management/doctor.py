@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import urllib.error
 from collections.abc import Iterator
@@ -32,6 +33,7 @@ from gateway.models import APIKey
 from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
 from gateway.services.engine_states import EngineState, ask
+from gateway.services.local_models import FIRST_MODELS
 from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from routing.models import Deployment, PublicModel
 from routing.services.defaults import specialists
@@ -229,7 +231,7 @@ def _catalogue() -> Iterator[Symptom]:
     states = ask("local", asked, ANSWER_SECONDS) if is_worker_running("local") else {}
     for engine in spec.engines:
         there = Path(engine.source).exists()
-        fix = "" if there else "the folder is gone: `manage.py models add` brings it back"
+        fix = "" if there else _way_back(engine.model, engine.source)
         state = states.get(engine.deployment)
         if state is None:
             finding = engine.source
@@ -238,6 +240,17 @@ def _catalogue() -> Iterator[Symptom]:
         else:
             finding = f"{engine.source}: {_served(state)}"
         yield Symptom(f"model {engine.model}", finding, fix)
+
+
+def _way_back(model: str, source: str) -> str:
+    """Return how to bring back a model whose folder is gone."""
+    folder = Path(source)
+    is_ours = folder.parent == settings.SLUICE_HOME / "models" and folder.name in {*FIRST_MODELS, *specialists()}
+    if is_ours and settings.SLUICE_ENV != "production":
+        return "the folder is gone: `manage.py quickstart` makes it anew"
+    hub = re.fullmatch(r".*/models--(.+?)--(.+)/snapshots/\w+", source)
+    again = f"{hub[1]}/{hub[2]}" if hub else "<hub id | folder | GGUF file>"
+    return f"the folder is gone: put it back there, or `manage.py models add {again} --name {model}`"
 
 
 def _served(state: EngineState) -> str:

@@ -17,6 +17,7 @@ from django.db import transaction
 
 from billing.services import cards
 from gateway.errors.service import ServiceError
+from gateway.home import as_meant, as_stored
 from gateway.services.adapters import add_adapter_folder, require_no_adapter
 from gateway.services.worker_environment import fetch_environment
 from gateway.services.worker_specs import WorkerSpecError, engine_config
@@ -61,7 +62,7 @@ def add_local_model(
     unknown = set(nodes) - {LOCAL, *Node.objects.values_list("name", flat=True)}
     if unknown:
         raise ServiceError("node", f"there is no node {min(unknown)!r}: see `manage.py nodes list`")
-    found = _fetch(source, tell)
+    found = _fetch(as_meant(source), tell)
     return _publish(found, name=name or str(found["name"]), rate_card=rate_card, options=options or {}, nodes=nodes)
 
 
@@ -122,7 +123,7 @@ def _publish(
         kinds=found["kinds"],
         context_length=longest,
         rate_card=card,
-        source=found["folder"],
+        source=as_stored(found["folder"]),
         description=description,
         options=options,
         nodes=nodes,

@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from billing import clock
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from gateway.files import adapters as files
-from gateway.home import named_runtime_directory, runtime_directory, worker_endpoint
+from gateway.home import as_meant, named_runtime_directory, runtime_directory, worker_endpoint
 from gateway.secrets.node_keys import key_file
 from inference.config import EngineConfig, SettingError, WorkerConfig
 from routing.models import Adapter, Deployment, Node
@@ -178,9 +178,18 @@ def _priced(row: Deployment, prices: Mapping[str, CardPrices]) -> EngineConfig:
 def engine_config(row: Deployment) -> EngineConfig:
     """Return a deployment as its worker runs it; raise `WorkerSpecError` naming the option that is wrong."""
     try:
-        return checked_engine(row.source, row.options, deployment=str(row.id), model=row.model.name)
+        source, options = as_meant(row.source), with_cache(row.options, as_meant)
+        return checked_engine(source, options, deployment=str(row.id), model=row.model.name)
     except WorkerSpecError as error:
         raise WorkerSpecError(f"deployment {row.name}: {error}") from error
+
+
+def with_cache(options: Any, named: Callable[[str], str]) -> Any:
+    """Return a deployment's options in which their folder of downloads, if they have one, is `named` otherwise."""
+    given = options.get("options") if isinstance(options, Mapping) else None
+    if not isinstance(given, Mapping) or not isinstance(given.get("cache"), str):
+        return options
+    return {**options, "options": {**given, "cache": named(given["cache"])}}
 
 
 def checked_engine(source: str, options: Any, *, deployment: str = "", model: str = "") -> EngineConfig:

@@ -12,6 +12,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from gateway.errors.service import ServiceError
+from gateway.home import as_meant
 from gateway.models import Tenant
 from gateway.services.adapters import add_adapter_folder, remove_adapter
 from gateway.services.engine_states import EngineState, wait_for_adapter, wait_until_loaded
@@ -90,7 +91,7 @@ class Command(BaseCommand):
         except ServiceError as error:
             raise CommandError(str(error)) from error
         ensure_default_routes()
-        self._tell(f"in the catalogue: {row.model.name}, priced by {row.model.rate_card}, from {row.source}")
+        self._tell(f"in the catalogue: {row.model.name}, priced by {row.model.rate_card}, from {_source(row)}")
         here, away = _nodes(row)
         for node in away:
             self._tell(f"the worker of {node} loads it when it sees this: its log and the admin say how that ends")
@@ -197,7 +198,7 @@ class Command(BaseCommand):
             kinds = ", ".join(row.model.kinds)
             where = ", ".join(name for names in _nodes(row) for name in names)
             self.stdout.write(
-                f"{row.model.name}  {kinds}  {row.model.context_length} tokens  {row.source or row.backend}  {where}"
+                f"{row.model.name}  {kinds}  {row.model.context_length} tokens  {_source(row) or row.backend}  {where}"
             )
         for adapter in Adapter.objects.filter(model__is_active=True).select_related("model__tenant", "base"):
             whose = f"  only {adapter.model.tenant.slug}" if adapter.model.tenant else ""
@@ -256,6 +257,12 @@ def _nodes(row: Deployment) -> tuple[list[str], list[str]]:
     """Return the names of the nodes of this machine that have a replica of the deployment, and of all others."""
     nodes = Node.objects.filter(replicas__deployment=row)
     return [node.name for node in nodes if not node.address], [node.name for node in nodes if node.address]
+
+
+def _source(row: Deployment) -> str:
+    """Return where the weights are here; ``home:…`` where only other machines have them, each below its own home."""
+    here, away = _nodes(row)
+    return row.source if away and not here else as_meant(row.source)
 
 
 def _active() -> Any:

@@ -17,7 +17,7 @@ from gateway.errors.service import ServiceError
 from gateway.management.steps import Steps
 from gateway.management.welcome import told, welcome
 from gateway.runtime.address import address_of, usual_address
-from gateway.services import local_models
+from gateway.services import local_models, moved_home
 
 
 class Command(BaseCommand):
@@ -55,6 +55,7 @@ def _missing_models() -> list[str]:
     """Install the first models and return a line for each that can't be had."""
     try:
         first = local_models.add_first_models()
+        moved_home.take_over()  # what a former home has, and this one only has since then
     except ServiceError as error:
         return [f"first models: {error}"]
     return [f"first model {name} is missing: {why}" for name, why in first.missing.items()]

@@ -13,7 +13,7 @@ from billing.services import cards, plans
 from gateway.database import former_migrations
 from gateway.home import close_to_others
 from gateway.management.steps import Steps
-from gateway.services import mail, remote_models, roles
+from gateway.services import mail, moved_home, remote_models, roles
 
 
 class Command(BaseCommand):
@@ -38,9 +38,12 @@ class Command(BaseCommand):
             cards.ensure_default_cards()
         with show.step("roles of operators"):
             roles.ensure_roles()
+        moved = moved_home.take_over()
         for name in remote_models.reseal_credentials():
             self.stderr.write(f"the API key of deployment {name} was stored under another secret: enter it again")
         if count := mail.send_unread_mail():
             self.stdout.write(f"mails whose text can be read again, and which are sent now: {count}")
         if options["verbosity"]:
+            if moved:
+                self.stdout.write(f"deployments whose model is taken from this home now: {', '.join(moved)}")
             self.stdout.write("database, plans, price lists and static files are up to date")
