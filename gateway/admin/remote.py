@@ -166,12 +166,12 @@ class DeploymentForm(ModelForm):
 
     def _check_worker(self, data: dict[str, Any]) -> None:
         """Refuse a model that no worker could load, and options that no engine has."""
-        data["source"] = as_stored(data.get("source") or "")
-        if not data["source"]:
+        data["source"] = source = as_stored(data.get("source") or "")
+        if not source:
             self.add_error("source", "Say where the weights are: a hub id, a folder, or a GGUF file.")
         if "options" in data:
             try:
-                checked_engine(data["source"], data["options"])
+                checked_engine(source, data["options"])
             except WorkerSpecError as error:
                 raise ValidationError({"options": str(error)}) from error
 

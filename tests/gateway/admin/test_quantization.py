@@ -83,5 +83,10 @@ def test_without_a_source_there_is_nothing_to_load(page):
     assert row.source == "/models/small"
 
 
+def test_a_folder_in_the_home_is_named_relative_to_it(page, settings):
+    _, row = page(source=f"{settings.SLUICE_HOME}/models/own")
+    assert row.source == "home:models/own"
+
+
 def test_the_choices_are_the_engines():
     assert tuple(name for name, _ in QUANTIZATIONS) == config.QUANTIZATIONS

@@ -15,7 +15,7 @@ from gateway.services.worker_specs import engine_config, save_spec, worker_spec
 from routing.models import Deployment, Node
 from routing.services.catalogue import add_model
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
 CHAT = "SmolLM2-135M-Instruct"
 HUB = "models/hub/models--Qwen--Qwen3-0.6B/snapshots/" + "a1" * 20

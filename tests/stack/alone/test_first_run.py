@@ -42,13 +42,27 @@ QUESTION = "What is the capital of France?"
 
 @pytest.fixture(scope="module")
 def home():
-    """A fresh home, with the first models that were made once for the whole run."""
+    """A home, with the first models that were made once for the whole run, which was set up at another place, by a
+    version whose rows name that place, and moved.
+    """
     models = first_models.made()
     with tempfile.TemporaryDirectory(prefix="sluice-first-") as folder:
+        former, home = Path(folder) / "former", Path(folder) / "home"
         for model in models.values():
-            shutil.copytree(model, Path(folder) / "models" / model.name, copy_function=os.link)
-        share_kernels(Path(folder))
-        yield Path(folder)
+            shutil.copytree(model, former / "models" / model.name, copy_function=os.link)
+        share_kernels(former)
+        done = Stack(former, environment_of(former, SLUICE_ENV="development"), 0, {}).command("quickstart", "--json")
+        assert done.returncode == 0, done.stderr
+        with closing(sqlite3.connect(former / "sluice.sqlite3")) as connection, connection:
+            connection.execute("UPDATE routing_deployment SET source = replace(source, 'home:', ?)", [f"{former}/"])
+        assert {Path(source).parent for source in sources(former)} == {former / "models"}
+        former.rename(home)
+        yield home
+
+
+def sources(home):
+    with closing(sqlite3.connect(f"file:{home / 'sluice.sqlite3'}?mode=ro", uri=True)) as connection:
+        return {source for (source,) in connection.execute("SELECT source FROM routing_deployment")}
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +104,14 @@ def test_quickstart_prints_one_object_and_keeps_the_key_to_its_owner(first):
     kept = first.home / "demo.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert json.loads(kept.read_text()) == {"api_key": facts["api_key"]}
+
+
+def test_quickstart_on_a_moved_home_makes_no_model_anew(first):
+    models = first_models.made()
+    assert sources(first.home) == {f"home:models/{name}" for name in models}
+    assert {folder.name for folder in (first.home / "models").iterdir()} == set(models)
+    for name, made in models.items():
+        assert (first.home / "models" / name / "config.json").samefile(made / "config.json")
 
 
 def test_quickstart_again_keeps_everything_and_mints_another_link(first):
@@ -136,7 +158,7 @@ def test_doctor_on_a_fresh_home_and_on_a_broken_database(first, tmp_path):
 def test_doctor_finds_a_running_stack_well(running):
     well = running.manage("doctor", "--base-url", running.base_url)
     assert "MEND" not in well
-    assert f"ok    model {CHAT}" in well
+    assert f"ok    model {CHAT}: {running.home / 'models'}" in well
 
 
 def test_quickstart_while_it_serves_disturbs_nothing(running):
