@@ -72,5 +72,7 @@ class Loop:
         try:
             self._tasks[name]()
         finally:
-            connections.close_all()
-            self._news.put(name)
+            try:
+                connections.close_all()
+            finally:
+                self._news.put(name)  # else it would never be due again

@@ -8,6 +8,7 @@ import threading
 
 import pytest
 from django.core.management import call_command
+from django.db import OperationalError
 
 from billing.jobs import Job
 from gateway import tasks
@@ -119,6 +120,24 @@ def test_between_two_runs_no_connection_is_open(monkeypatch):
     loop = loop_of(only=step)
     loop.run()
     assert len(closed) == 4
+
+
+def test_a_connection_that_fails_to_close_ends_no_job(monkeypatch):
+    def fail():
+        raise OperationalError("lost")
+
+    monkeypatch.setattr("gateway.management.loop.connections.close_all", fail)
+    runs = []
+
+    def step():
+        runs.append(1)
+        if len(runs) == 3:
+            loop.stop()
+        return False
+
+    loop = loop_of(only=step)
+    loop.run()
+    assert len(runs) == 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
