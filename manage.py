@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import sys
 
+MIGRATING = ("setup", "quickstart", "restore", "migrate")
+
 
 def main() -> None:
     """Run one management command; wrong settings, or a system check that fails, end it with 78 (EX_CONFIG)."""
@@ -24,11 +26,13 @@ def main() -> None:
         if isinstance(end.__context__, SystemCheckError):  # Django has said it, and ends with 1 as for any error
             sys.exit(os.EX_CONFIG)
         raise
-    except DatabaseError:
+    except DatabaseError as error:
         from gateway.management.doctor import database_problem
 
         if problem := database_problem():
-            sys.exit(problem)
+            reason = " ".join(str(error).split())
+            is_told = sys.argv[1] not in MIGRATING or reason in problem
+            sys.exit(problem if is_told else f"{problem}; this run of {sys.argv[1]} failed: {reason}")
         raise  # the database is as it should be: the command is at fault
 
 

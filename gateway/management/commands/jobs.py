@@ -37,10 +37,10 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Begin on a database that can be used; one that goes away later is waited for."""
-        if not options["once"] and (problem := database_problem()):
-            raise CommandError(problem)
         touch_heartbeat()
         with _kept_database():
+            if problem := database_problem():
+                raise CommandError(problem)
             if not options["once"]:
                 os.nice(NICENESS)
                 configure_logs()

@@ -6,8 +6,10 @@ A process is started for each way to fail; each command's own part in it is look
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ from django.conf import settings as configured
 from django.db import connection
 
 import manage
+from billing.jobs import Job
+from gateway import tasks
 from gateway.management.commands import serve
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -68,6 +72,25 @@ def test_a_command_on_a_database_that_is_not_set_up(main, tmp_path, command):
     code, line = ended(main(command, tmp_path / "sluice.sqlite3"))
     assert code == 1
     assert line.endswith("migrations not applied: run `manage.py setup`\n")
+
+
+def test_setup_that_fails_says_why(main, tmp_path):
+    database = tmp_path / "sluice.sqlite3"
+    with closing(sqlite3.connect(database)) as foreign:
+        foreign.execute("CREATE TABLE django_content_type (id integer)")
+    code, line = ended(main("setup --verbosity 0", database))
+    assert code == 1
+    assert "this run of setup failed: " in line
+    assert "django_content_type" in line
+
+
+def test_cron_does_nothing_on_a_database_that_is_not_migrated(main, tmp_path, monkeypatch):
+    done = []
+    monkeypatch.setattr(tasks, "JOBS", [Job("only", lambda: done.append(1), every_s=1)])
+    code, line = ended(main("jobs --once", tmp_path / "sluice.sqlite3"))
+    assert code == 1
+    assert line.endswith("migrations not applied: run `manage.py setup`\n")
+    assert not done
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "migrate"])
