@@ -51,30 +51,25 @@ class Hold:
         self._tell: Callable[[int, bool], Awaitable[None]] | None = tell  # None once it is closed
         self._lost: Callable[[], None] | None = lost
         self._supervise = supervise
-        self._told = meter.allowed
         self._extending: Meter | None = None  # the one for which more is asked
 
     def permit(self) -> tuple[int, bool]:
         """Return what the engine may generate, as that which it is told."""
-        self._told = self.meter.allowed
-        return self._told
+        return self.meter.permit()
 
     def started(self, cached_tokens: int) -> None:
-        """Note how much of the prompt was cached, and what the engine may generate since that is known."""
+        """Note how much of the prompt was cached."""
         self.meter.started(cached_tokens)
-        if self.meter.max_output:
-            if self.meter.allowed != self._told:
-                self._supervise(self._allow())
-            self._ask()
+        self._follow()
 
     def restart(self) -> None:
         """Note that the engine that has it delivered nothing: the next one may have none of the prompt cached."""
         self.meter.restart()
 
     def used(self, usage: Usage) -> None:
-        """Note the usage so far; more credit is asked for where the allowance is nearly used up."""
+        """Note the usage so far."""
         self.meter.used(usage)
-        self._ask()
+        self._follow()
 
     async def pin(self, placement: Placement, prepared: Prepared) -> Prepared:
         """Pin the hold to where its placement is now and meter by the price there; see `pinned_anew`."""
@@ -87,15 +82,21 @@ class Hold:
         self.is_closed = True
         self._tell = self._lost = None  # they refer to the generation: both would stay until the collector finds them
 
-    def _ask(self) -> None:
-        more = None if self._extending is self.meter or not self.meter.max_output else self.meter.next_hold()
+    def _follow(self) -> None:
+        """Tell the engine of more, or ask for more credit, where it has nearly generated what it was told."""
+        meter = self.meter
+        if not meter.is_short:
+            return
+        if meter.has_more:
+            self._supervise(self._allow())
+        more = None if self._extending is meter else meter.next_hold()
         if more is not None:
-            self._extending = self.meter
-            self._supervise(self._extend(self.meter, more))
+            self._extending = meter
+            self._supervise(self._extend(meter, more))
 
     async def _allow(self) -> None:
-        """Tell the engine what it may generate, where that changed."""
-        if self._tell is not None and self.meter.allowed != self._told:
+        """Tell the engine what it may generate, where that is more than it knows."""
+        if self._tell is not None and self.meter.has_more:
             await self._tell(*self.permit())
 
     async def _extend(self, meter: Meter, more: HoldRequest | None) -> None:

@@ -1,4 +1,4 @@
-"""The meter of one generation: what must be held, how much output that buys, and when to ask for more. Pure."""
+"""The meter of one generation: what must be held, how much output that buys, and when to tell or ask for more. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ class Meter:
 
     `allowance` is the output that the hold pays for after the prompt: at the most expensive classes until `started`
     says what the prompt really is, at the actual classes from then on. No token beyond it may be generated. `restart`
-    goes back to the most expensive classes.
+    goes back to the most expensive classes. Output of the cheaper class makes it grow, and the engine knows nothing of
+    that: it generates no more than `permit` told last, so that decides when more is told or asked for.
 
     Where the engine can't extend a running request, the first hold is the only one: for all of `max_output`, or what
     the credit allows.
@@ -49,9 +50,9 @@ class Meter:
         self.held = 0
         self.is_exhausted = False
         self.usage = Usage()
-        self._known_allowance: int | None = None  # true until `held` or the prompt's classes change
-        self._exact_allowance: int | None = None  # until the output changes, too
-        self._refused_at: int | None = None  # the allowance beyond which no credit could be held when last asked
+        self._allowance: int | None = None  # true until `held` or the usage changes
+        self._told = (0, False)  # the allowance that the engine has, which is never above the meter's, and is it final
+        self._refused_at: int | None = None  # what the engine had been told when no more credit could be held
         self._prompt_tokens = prompt_tokens
         self._dearest = rating.dearest_input(prompt_tokens, card)
         self._classes: dict[str, int] | None = self._dearest  # None: those of `usage`
@@ -70,17 +71,16 @@ class Meter:
         if not self._can_extend and self.max_output:
             affordable = rating.output_tokens_for(most, self._paid(), self.card, self.multiplier_bp)
             self.max_output = self._slice = min(self.max_output, max(affordable, 1))
-            self._exact_allowance = None
+            self._allowance = None
         return HoldRequest(amount=max(least, min(self._cost(self._slice), most)), least=least)
 
     @property
     def allowance(self) -> int:
         """Output tokens permitted in all."""
-        if self._exact_allowance is not None:
-            return self._exact_allowance
-        more = rating.output_tokens_for(self.held, self._paid(), self.card, self.multiplier_bp)
-        self._known_allowance = self._exact_allowance = min(self.max_output, self.usage.completion + more)
-        return self._exact_allowance
+        if self._allowance is None:
+            more = rating.output_tokens_for(self.held, self._paid(), self.card, self.multiplier_bp)
+            self._allowance = min(self.max_output, self.usage.completion + more)
+        return self._allowance
 
     @property
     def allowed(self) -> tuple[int, bool]:
@@ -88,10 +88,32 @@ class Meter:
         allowance = self.allowance
         return allowance, self.is_exhausted or allowance >= self.max_output or not self._can_extend
 
+    def permit(self) -> tuple[int, bool]:
+        """Return what is allowed, which the engine is told now."""
+        self._told = self.allowed
+        return self._told
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the engine has nearly generated what it was told, so that it is to be told or to ask for more.
+
+        Asked at every token, so it works nothing out.
+        """
+        return self._can_extend and not self._told[1] and self._told[0] - self.usage.completion <= self._reach
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the engine is to be told more: all there is, or at least as much as it has left.
+
+        Each time it hears of half of what is left or more, so it hears of the last tokens in a few steps.
+        """
+        told, allowed = self._told[0], self.allowed
+        return allowed != self._told and (allowed[1] or allowed[0] - told >= told - self.usage.completion)
+
     def granted(self, total: int) -> None:
         """Note that `total` µcr are held."""
         self.held = max(self.held, total)
-        self._known_allowance = self._exact_allowance = None
+        self._allowance = None
         if not self._can_extend:
             self.is_exhausted = self.allowance < self.max_output
 
@@ -105,45 +127,32 @@ class Meter:
         uncached = self._prompt_tokens - cached_tokens
         classes = ({"input": uncached} if uncached > 0 else {}) | cached
         if classes != self._classes:  # else it is the prompt that the hold was for, as without a cache
-            self._known_allowance = self._exact_allowance = None
-            self._classes = classes
+            self._classes, self._allowance = classes, None
 
     def restart(self) -> None:
         """Note that another engine begins the request anew: until it has started, its prompt may cost the most.
 
-        What was cached at the engine before it says nothing of this one, and no engine takes an allowance back.
+        What was cached and told at the engine before it says nothing of this one.
         """
-        if self._classes != self._dearest:
-            self._known_allowance = self._exact_allowance = None
-            self._classes = self._dearest
+        self._classes, self._allowance, self._told = self._dearest, None, (0, False)
 
     def used(self, usage: Usage) -> None:
         """Note the usage so far."""
-        before, paid = self.usage, self._classes
-        self.usage, self._classes, self._exact_allowance = usage, None, None
-        known = (before.input, before.cache_read) if paid is None else (paid.get("input", 0), paid.get("cache_read", 0))
-        if (usage.input, usage.cache_read) != known:
-            self._known_allowance = None
+        self.usage, self._classes, self._allowance = usage, None, None
 
     def next_hold(self) -> HoldRequest | None:
         """Return the next hold to ask for, twice the slice, when less than half a slice is left; else None.
 
         Since slices double, each answer may take twice as long as the one before it. After a refusal nothing is asked
-        until the allowance is used up: others may have given credit back by then. Asked at every token, so it works
-        the allowance out only when the last one known isn't enough: output that costs at most the dearest rate never
-        makes it smaller.
+        until the engine has used up what it was told: others may have given credit back by then.
         """
-        if not self._can_extend:
-            return None
-        completion = self.usage.completion
-        reach = self._slice if self._is_early else self._slice // 2
-        if self._known_allowance is not None and self._known_allowance - completion > reach:
+        if not self.is_short:
             return None
         allowance = self.allowance
-        left = allowance - completion
-        if self.is_exhausted or allowance >= self.max_output or left > reach:
+        left = allowance - self.usage.completion
+        if self.is_exhausted or allowance >= self.max_output or left > self._reach:
             return None
-        if left and self._refused_at == allowance:
+        if left and self._refused_at == self._told[0]:
             return None
         wanted = min(self._slice * 2, self._largest_slice, self.max_output - allowance)
         return HoldRequest(amount=self._cost(left + wanted), least=self._cost(left + 1), is_final=not left)
@@ -156,12 +165,16 @@ class Meter:
 
     def refused(self, request: HoldRequest) -> None:
         """Note that the hold could not be extended by even one token."""
-        self._refused_at = self.allowance
+        self._refused_at = self._told[0]
         self.is_exhausted = request.is_final
 
     def charge(self, usage: Usage) -> int:
         """Return the µcr that `usage` costs."""
         return rating.charge(usage.classes(), self.card, self.multiplier_bp)
+
+    @property
+    def _reach(self) -> int:
+        return self._slice if self._is_early else self._slice // 2
 
     def _paid(self) -> dict[str, int]:
         """Return the classes that are paid for before any more output."""

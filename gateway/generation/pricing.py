@@ -57,7 +57,7 @@ def priced(placement: Placement, prepared: Prepared) -> Priced:
         slice_tokens=principal.slice_tokens,
         can_extend=info is None or info.can_extend,
     )
-    first = meter.first_hold(principal.credit_bucket.burst)
+    first = meter.first_hold(principal.most_at_once)
     if meter.max_output != prepared.max_output:
         prepared = replace(prepared, max_output=meter.max_output)
     return Priced(meter, first, prepared)

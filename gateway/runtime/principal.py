@@ -95,6 +95,11 @@ class Principal:
             return (self.credit_bucket,)
         return self.credit_bucket, self.key_credit_bucket
 
+    @property
+    def most_at_once(self) -> int:
+        """The µcr that a request may take at once."""
+        return min(bucket.burst for bucket in (self.credit_bucket, *self.credit_buckets))
+
     def as_line(self, line: Line, concurrency: int) -> Principal:
         """Return who sends a line of its batch: with the key's rights, behind everybody's other requests.
 

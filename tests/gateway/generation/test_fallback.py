@@ -228,7 +228,7 @@ async def test_an_extension_for_the_old_price_changes_nothing_of_the_new_meter()
     await target.hanging()
     generation = await stand.generation()
     generation._hold.meter.ask_early()
-    generation._hold._ask()
+    generation._hold._follow()
     await asked.wait()
     await target.close()
     generation = await starting

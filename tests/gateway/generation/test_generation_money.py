@@ -12,6 +12,7 @@ from django.db.models import F
 from billing.ids import uuid7
 from billing.models import Hold, Wallet
 from billing.rating import charge
+from billing.services import cards
 from billing.writer.operations import Settle
 from gateway.delivery.outcome import Outcome
 from gateway.errors.refusal import Refusal
@@ -19,6 +20,7 @@ from gateway.generation import settlement
 from gateway.generation.generation import start_generation
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import Sweep
+from gateway.models import APIKey
 from inference.types import FinishReason, Kind
 from tests.gateway.doubles import CARD, collect, make_intent
 from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, principal_of, settled
@@ -90,6 +92,31 @@ async def test_credit_for_100_tokens_ends_at_the_right_token_and_not_below_zero(
         assert caught.value.status == 402
     await in_database(assert_books, world, records=1)
     assert (await in_database(Wallet.objects.get, pk=world.wallet.pk)).posted == 0
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_an_answer_longer_than_its_first_hold_is_whole_where_reasoning_is_dearer_than_output(tmp_path, is_stream):
+    """Each token leaves more of the hold than was reckoned with, of which the engine must hear."""
+    world = await in_database(make_world, tokens=300, terms={"slice_tokens": 256})
+    rates = {0: {"input": 10_000_000, "output": 1_000_000, "reasoning": 10_000_000}}
+    await in_database(cards.publish, "fake-card", rates)
+    async with opened(tmp_path) as runtime:
+        principal = await principal_of(runtime, world)
+        intent = make_intent(max_tokens=300, stream=is_stream)
+        _, outcome, _ = await collect(await start_generation(runtime, principal, intent, uuid7()))
+        assert (outcome.error, outcome.usage.output) == (None, 300)
+    charged, _ = await in_database(assert_books, world, records=1)
+    assert charged == outcome.charge == 1000 + 300
+
+
+async def test_a_key_with_a_small_rate_of_credit_takes_no_more_at_once(tmp_path):
+    world = await in_database(make_world, tokens=30, terms={"slice_tokens": 256})
+    await in_database(APIKey.objects.unscoped().filter(pk=world.key_id).update, credit_limit=2000)
+    async with opened(tmp_path) as runtime:
+        principal = await principal_of(runtime, world)
+        assert principal.most_at_once == 2000
+        _, outcome, _ = await collect(await start_generation(runtime, principal, make_intent(max_tokens=30), uuid7()))
+        assert (outcome.error, outcome.usage.output) == (None, 30)
 
 
 async def test_many_at_once_share_scarce_credit_without_going_below_zero(tmp_path):

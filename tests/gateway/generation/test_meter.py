@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from billing import rating
@@ -197,26 +199,54 @@ def test_allowance_is_always_paid_for_and_one_more_token_is_not(prompt, cached, 
 
 @settings(deadline=None)
 @given(
+    rates=st.tuples(st.integers(0, 20), st.integers(0, 200)),
     cached=st.integers(0, 100),
-    steps=st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.sampled_from(["output", "reasoning"])), max_size=30),
+    credit=st.integers(1040, 60_000),
+    max_output=st.integers(1, 1500),
+    names=st.lists(st.sampled_from(["output", "reasoning"]), min_size=1, max_size=9),
 )
-def test_what_is_remembered_of_the_allowance_changes_no_hold(cached, steps):
-    meter, fresh = make_meter(), make_meter()
-    for each in (meter, fresh):
-        each.granted(each.first_hold(10**9).amount)
-        each.started(cached)
-    counts = {"output": 0, "reasoning": 0}
-    for tokens, is_granted, name in steps:
-        counts[name] += min(tokens, meter.allowance - sum(counts.values()))
-        usage = Usage(input=100 - cached, cache_read=cached, **counts)
+@example(rates=(1, 10), cached=0, credit=60_000, max_output=300, names=["output"])
+def test_an_engine_that_keeps_to_its_allowance_stands_still_only_where_the_credit_ends(
+    rates, cached, credit, max_output, names
+):
+    output, reasoning = (rate * 10**6 for rate in rates)
+    rows = [(0, "input", 10**7), (0, "cache_read", 10**6), (0, "output", output), (0, "reasoning", reasoning)]
+    card = CardPrices.build(uuid7(), 0, rows)
+    meter = make_meter(100, max_output, card=card)
+    first = meter.first_hold(10**9)
+    assume(credit >= first.least)
+    meter.granted(min(credit, first.amount))
+    told = meter.permit()
+    meter.started(cached)
+    usage = Usage(input=100 - cached, cache_read=cached)
+    while usage.completion < told[0]:
+        name = names[usage.completion % len(names)]
+        usage = replace(usage, **{name: getattr(usage, name) + 1})
         meter.used(usage)
-        fresh = make_meter()
-        fresh.granted(meter.held)
-        fresh._slice, fresh.is_exhausted = meter._slice, meter.is_exhausted
-        fresh.started(cached)
-        fresh.used(usage)
-        request = meter.next_hold()
-        assert request == fresh.next_hold()
-        assert meter.allowed == (fresh.allowance, fresh.is_exhausted or fresh.allowance >= fresh.max_output)
-        if request is not None and is_granted:
-            meter.extended(request, request.amount)
+        assert meter.charge(usage) <= meter.held
+        while True:
+            if meter.is_short and meter.has_more:
+                assert told[0] < meter.allowance or meter.allowed[1]
+                told = meter.permit()
+            elif (request := meter.next_hold()) is None:
+                break
+            elif credit >= request.least:
+                meter.extended(request, min(credit, request.amount))
+            else:
+                meter.refused(request)
+    assert told[1], "an engine waits for more only where it was not told that this is all"
+    if usage.completion < max_output:
+        assert meter.is_exhausted
+        dearest = {"reasoning" if reasoning >= output else "output": 1}
+        assert credit < meter.charge(replace(usage, **{n: getattr(usage, n) + more for n, more in dearest.items()}))
+
+
+def test_nothing_is_worked_out_while_the_engine_has_enough(monkeypatch):
+    meter = make_meter(max_output=300, slice_tokens=256, card=DEAR_REASONING)
+    meter.granted(meter.first_hold(10**9).amount)
+    meter.permit()
+    meter.started(0)
+    monkeypatch.setattr(rating, "output_tokens_for", None)
+    for tokens in range(127):
+        meter.used(Usage(input=100, output=tokens))
+        assert not meter.is_short
