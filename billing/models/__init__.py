@@ -2,7 +2,7 @@
 
 from billing.models.budgets import Budget
 from billing.models.cards import Rate, RateCard, RateCardVersion
-from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, Wallet
+from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.plans import Plan, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
 from billing.models.usage import Hold, OutboxEvent, UsageRecord, UsageRollup
@@ -20,6 +20,7 @@ __all__ = [
     "RateCard",
     "RateCardVersion",
     "Reconciliation",
+    "ScheduledGrant",
     "Subscription",
     "UsageRecord",
     "UsageRollup",

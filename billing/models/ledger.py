@@ -117,6 +117,37 @@ class CreditGrant(models.Model):
         return f"{self.kind} grant {self.id}"
 
 
+class ScheduledGrant(models.Model):
+    """Credit that a wallet gets at `begins_at`: until then it is nobody's and stands in no account.
+
+    The writer makes the grant of the same id of it, with its transfer, before anything that it decides from then on, so
+    that no request finds a moment between two grants.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, related_name="scheduled_grants")
+    kind = models.CharField(max_length=12, choices=CreditGrant.Kind)
+    amount = models.BigIntegerField(help_text="µcr, above zero.")
+    priority = models.SmallIntegerField(default=50, help_text="0 is burnt first, 100 last.")
+    begins_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True, blank=True)
+    source = models.CharField(max_length=120, help_text="Also the key of its transfer.")
+    reason = models.CharField(max_length=200, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(amount__gt=0), name="scheduled_grant_amount_positive"),
+            models.CheckConstraint(
+                condition=Q(expires_at=None) | Q(expires_at__gt=F("begins_at")), name="scheduled_grant_ends_later"
+            ),
+            models.UniqueConstraint(fields=["wallet", "source"], name="scheduled_grant_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} grant from {self.begins_at:%Y-%m-%d %H:%M}"
+
+
 class LedgerTransfer(models.Model):
     """One movement of credit from one account to another: both sides in one row; a trigger refuses changes.
 

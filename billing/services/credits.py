@@ -1,7 +1,7 @@
 """Changes of credit other than by requests: grants, voids, adjustments.
 
-Each service locks the wallet first and lets grants expire that have ended by the database's clock, as every operation
-of the writer does. It moves credit by transfers only, and keeps three sums equal: the wallet's `posted`, the sum of its
+Each service locks the wallet first and lets grants begin and expire by the database's clock, as every operation of the
+writer does. It moves credit by transfers only, and keeps three sums equal: the wallet's `posted`, the sum of its
 transfers, and what its grants have left minus its overdraft.
 """
 
@@ -12,10 +12,10 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Min, Q
 
 from billing import clock
-from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Wallet
+from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.services.burndown import burn_order, is_live
 from billing.services.errors import InsufficientCreditError, KeyReusedError
 from billing.services.wallets import account_of, lock, operator_account
@@ -58,7 +58,7 @@ def grant(
     What the wallet is overdrawn by is repaid from the new grant at once. Raises ValueError that names the field for an
     amount or end that can't be, KeyReusedError when `key` made another change.
     """
-    wallet = _lock_and_expire(wallet_id)
+    wallet = _lock_and_roll(wallet_id)
     before = _transfer_of(key)
     if before is not None:
         made = before.grant
@@ -92,6 +92,34 @@ def grant(
     return _fill(wallet, made, debit=debit, code=Code.GRANT, key=key, actor=actor, reason=reason)
 
 
+def schedule(
+    wallet: Wallet,
+    *,
+    amount: int,
+    kind: CreditGrant.Kind,
+    begins_at: datetime,
+    expires_at: datetime,
+    source: str,
+    reason: str,
+) -> None:
+    """Have the locked wallet get `amount` µcr at `begins_at`, in place of whatever `source` scheduled before; 0: none.
+
+    The grant's `source` is also the key of its transfer.
+    """
+    ScheduledGrant.objects.filter(wallet=wallet, source=source).delete()
+    if amount:
+        ScheduledGrant.objects.create(
+            wallet=wallet,
+            amount=amount,
+            kind=kind,
+            begins_at=begins_at,
+            expires_at=expires_at,
+            source=source,
+            reason=reason,
+        )
+    _write_sums(wallet, posted=0)
+
+
 @transaction.atomic
 def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
     """End a grant now and return how many of its µcr were taken back (transferred to the issuance account).
@@ -99,7 +127,7 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
     What open holds may still need of it stays until they are closed; what they leave goes to breakage as if it had
     expired. Repeating it with the same `key` returns the same sum; another use of `key` raises KeyReusedError.
     """
-    wallet = _lock_and_expire(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
+    wallet = _lock_and_roll(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
     before = _transfer_of(key)
     if before is not None:
         if before.code != Code.VOID or before.grant_id != grant_id:
@@ -147,7 +175,7 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
         raise ValueError("reason: an adjustment needs one")
     if not amount:
         raise ValueError("amount: must not be zero")
-    wallet = _lock_and_expire(wallet_id)
+    wallet = _lock_and_roll(wallet_id)
     other_account = operator_account(LedgerAccount.Kind.ADJUSTMENT)
     account = account_of(wallet)
     if _transfer_of(key) is not None:
@@ -209,8 +237,8 @@ def _adjusted_by(key: str, account: LedgerAccount) -> int:
     )
 
 
-def _lock_and_expire(wallet_id: UUID) -> Wallet:
-    """Lock the wallet, let its ended grants expire, and return it as it is afterwards."""
+def _lock_and_roll(wallet_id: UUID) -> Wallet:
+    """Lock the wallet, let its grants begin and expire, and return it as it is afterwards."""
     lock(wallet_id)
     apply_now([ExpireGrants(wallet_id)])
     return Wallet.objects.get(pk=wallet_id)
@@ -248,13 +276,11 @@ def _fill(
 
 
 def _write_sums(wallet: Wallet, *, posted: int) -> None:
-    """Add to the wallet's `posted`, and note when its next grant ends."""
-    ends = (
-        CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False)
-        .order_by("expires_at")
-        .values_list("expires_at", flat=True)
-    )
-    Wallet.objects.filter(pk=wallet.pk).update(posted=F("posted") + posted, next_grant_change_at=ends.first())
+    """Add to the wallet's `posted`, and note when its next grant ends or begins."""
+    ends = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0).aggregate(first=Min("expires_at"))["first"]
+    begins = ScheduledGrant.objects.filter(wallet=wallet).aggregate(first=Min("begins_at"))["first"]
+    first = min((moment for moment in (ends, begins) if moment is not None), default=None)
+    Wallet.objects.filter(pk=wallet.pk).update(posted=F("posted") + posted, next_grant_change_at=first)
 
 
 def _with_credit(wallet: Wallet) -> Iterable[CreditGrant]:

@@ -1,4 +1,8 @@
-"""Plans and subscriptions: publishing terms, subscribing a tenant, changing its plan, granting its monthly credit."""
+"""Plans and subscriptions: publishing terms, subscribing a tenant, changing its plan, granting its monthly credit.
+
+The credit of the next month is scheduled when a month is granted, and anew when the plan changes: the ledger's writer
+makes the grant of it at the moment at which the month begins.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from django.db import transaction
 from django.db.models import Max, Sum
 
 from billing import clock
-from billing.models import CreditGrant, Plan, PlanVersion, Subscription, Wallet
+from billing.models import CreditGrant, Plan, PlanVersion, ScheduledGrant, Subscription, Wallet
 from billing.services import credits
 from billing.services.errors import NotSubscribedError, PlanError
 from billing.services.periods import Period, month_of, zone
@@ -144,13 +148,11 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
     present = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active").first()
     if present is None:
         raise NotSubscribedError(tenant_id)
-    if present.version_id == version.pk:
-        present.next_version = None
+    is_later = version.monthly_credits < present.version.monthly_credits and not at_once
+    if is_later or present.version_id == version.pk:
+        present.next_version = version if is_later else None
         present.save(update_fields=["next_version"])
-        return present
-    if version.monthly_credits < present.version.monthly_credits and not at_once:
-        present.next_version = version
-        present.save(update_fields=["next_version"])
+        _schedule_next(present, wallet)
         return present
     period = month_of(present.anchor, present.time_zone, now)
     made = _replace(present, version, wallet, now)
@@ -161,30 +163,62 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
         extra = version.monthly_credits * rest // whole - largest * rest // whole
         if extra > 0:
             _grant(wallet, extra, period, key=f"upgrade:{made.pk}", reason=f"upgrade to {version}")
+    _schedule_next(made, wallet)
     return made
 
 
 @transaction.atomic
 def grant_month(subscription_id: UUID, now: datetime) -> CreditGrant | None:
-    """Grant the month that `now` lies in, unless that was done; a scheduled change of plan takes effect first.
+    """Begin the month that `now` lies in, unless that was done: a scheduled change of plan takes effect, the credit is
+    granted where the writer hasn't done it, and the next month's is scheduled.
 
     Months that went by unnoticed are not made up for: their credit would have expired. Safe to repeat and to overlap.
     """
     tenant_id = Subscription.objects.values_list("tenant_id", flat=True).get(pk=subscription_id)
     wallet = lock(open_wallet(tenant_id=tenant_id).pk)
     one = Subscription.objects.select_related("version__plan", "next_version__plan").get(pk=subscription_id)
-    if one.state != Subscription.State.ACTIVE or (one.granted_until is not None and one.granted_until > now):
+    if one.state != Subscription.State.ACTIVE:
+        return None
+    if one.granted_until is not None and one.granted_until > now:
+        _schedule_next(one, wallet)
         return None
     period = month_of(one.anchor, one.time_zone, now)
     if one.next_version is not None and one.granted_until is not None:
         one = _replace(one, one.next_version, wallet, now)
     made = None
     if one.version.monthly_credits:
-        key = f"month:{tenant_id}:{period.start.isoformat()}"
-        made = _grant(wallet, one.version.monthly_credits, period, key=key, reason=f"{one.version}, a month")
+        key, reason = _month(one, period)
+        ScheduledGrant.objects.filter(wallet=wallet, source=key).delete()
+        made = _grant(wallet, one.version.monthly_credits, period, key=key, reason=reason)
     _apply_overdraft(wallet, one.version)
-    Subscription.objects.filter(pk=one.pk).update(granted_until=period.end)
+    one.granted_until = period.end
+    one.save(update_fields=["granted_until"])
+    _schedule_next(one, wallet)
     return made
+
+
+def _schedule_next(subscription: Subscription, wallet: Wallet) -> None:
+    """Schedule the credit of the month after the one that was granted last, by the plan that is then in force."""
+    if subscription.granted_until is None:
+        return
+    period = month_of(subscription.anchor, subscription.time_zone, subscription.granted_until)
+    key, reason = _month(subscription, period)
+    version = subscription.next_version or subscription.version
+    credits.schedule(
+        wallet,
+        amount=version.monthly_credits,
+        kind=CreditGrant.Kind.PLAN,
+        begins_at=period.start,
+        expires_at=period.end,
+        source=key,
+        reason=reason,
+    )
+
+
+def _month(subscription: Subscription, period: Period) -> tuple[str, str]:
+    """Return the key and the reason of a month's grant."""
+    version = subscription.next_version or subscription.version
+    return f"month:{subscription.tenant_id}:{period.start.isoformat()}", f"{version}, a month"
 
 
 def _grant(wallet: Wallet, amount: int, period: Period, *, key: str, reason: str) -> CreditGrant | None:

@@ -9,10 +9,11 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models.functions import Coalesce
 
 from billing import clock
-from billing.models import Subscription, Wallet
+from billing.models import ScheduledGrant, Subscription, Wallet
 from billing.services import plans
 from billing.writer.apply import apply_now
 from billing.writer.operations import ExpireGrants, GrantsExpired
@@ -60,17 +61,23 @@ class Sweep:
 
 
 def monthly_grants(now: Callable[[], datetime] = clock.now) -> Sweep:
-    """Return the sweep that grants the current month to every subscription that hasn't had it."""
+    """Return the sweep that begins the current month of every subscription where that wasn't done, and schedules the
+    credit of the next one where none is.
+    """
 
     def due() -> QuerySet[Subscription]:
-        waiting = Q(granted_until=None) | Q(granted_until__lte=now())
-        return Subscription.objects.filter(waiting, state=Subscription.State.ACTIVE)
+        scheduled = ScheduledGrant.objects.filter(
+            wallet__tenant=OuterRef("tenant"), source__startswith="month:", begins_at=OuterRef("granted_until")
+        )
+        after = Coalesce("next_version__monthly_credits", "version__monthly_credits")
+        waiting = Q(granted_until=None) | Q(granted_until__lte=now()) | (Q(after__gt=0) & ~Exists(scheduled))
+        return Subscription.objects.alias(after=after).filter(waiting, state=Subscription.State.ACTIVE)
 
     return Sweep(due, lambda subscription: plans.grant_month(subscription, now()))
 
 
 def expiry() -> Sweep:
-    """Return the sweep that posts what has expired of every wallet's grants to breakage.
+    """Return the sweep that lets every wallet's scheduled grants begin, and posts what has expired to breakage.
 
     A wallet stays due while open holds may need some of it. Wallets in use need no sweep: every operation of the writer
     that depends on available credit lets the wallet's grants expire first.

@@ -13,7 +13,7 @@ import msgspec
 from billing.rating import CLASSES
 from billing.writer.budgets import BudgetRow
 from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
-from billing.writer.view import GrantRow, WalletRow
+from billing.writer.view import GrantRow, ScheduledRow, WalletRow
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -40,6 +40,13 @@ class Expiry:
 
     grant: GrantRow
     amount: int = 0
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """A scheduled grant that has begun; `repaid` µcr of it go to what the wallet was overdrawn by."""
+
+    scheduled: ScheduledRow
+    repaid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,7 @@ class Changes:
     renewed: dict[UUID, Mapping[str, int]] = field(default_factory=dict)
     wallets: dict[UUID, list[int]] = field(default_factory=dict)  # wallet → [Δposted, Δheld]
     grants: dict[UUID, int] = field(default_factory=dict)  # grant → µcr taken (given back when negative)
+    begun: list[Begun] = field(default_factory=list)
     closed: list[Closing] = field(default_factory=list)
     burns: list[Burn] = field(default_factory=list)
     expired: dict[UUID, Expiry] = field(default_factory=dict)  # by grant
@@ -131,8 +139,25 @@ class Changes:
         self.expired.setdefault(grant.id, Expiry(grant)).amount += amount
         self.move(wallet, posted=-amount)
 
+    def begin(self, scheduled: ScheduledRow, wallet: WalletRow, overdrawn: int) -> GrantRow:
+        """Give the wallet a scheduled grant, which repays at once what it is `overdrawn` by, and return its row."""
+        repaid = min(max(overdrawn, 0), scheduled.amount)
+        self.begun.append(Begun(scheduled, repaid))
+        self.move(wallet, posted=scheduled.amount)
+        return GrantRow(
+            scheduled.id,
+            scheduled.wallet,
+            scheduled.amount - repaid,
+            scheduled.begins_at,
+            scheduled.expires_at,
+            scheduled.amount,
+            is_voided=False,
+            priority=scheduled.priority,
+            is_paid=scheduled.kind == "paid",
+        )
+
     def note_next_change(self, wallet: WalletRow, moment: datetime | None) -> None:
-        """Note when the wallet's next grant ends (None: none will), unless its row says so already."""
+        """Note when the wallet's next grant ends or begins (None: none will), unless its row says so already."""
         if wallet.next_grant_change_at != moment:
             wallet.next_grant_change_at = self.grant_changes[wallet.id] = moment
 

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Burn, Changes, Closing, counted
-from billing.writer.expiry import burnable, expire, note_next_changes
+from billing.writer.expiry import burnable, note_next_changes, roll
 from billing.writer.operations import (
     Answer,
     ExpireGrants,
@@ -68,11 +68,11 @@ def _answer(operation: Operation, view: View, changes: Changes) -> Answer:  # no
         case Release():
             return _release(operation, view, changes)
         case TrueUp():
-            expire(view.wallet(operation.wallet), view, changes)
+            roll(view.wallet(operation.wallet), view, changes)
             return true_up(operation, view, changes)
         case ExpireGrants():
             wallet = view.wallet(operation.wallet)
-            return GrantsExpired(expire(wallet, view, changes), wallet.posted, wallet.held)
+            return GrantsExpired(roll(wallet, view, changes), wallet.posted, wallet.held)
 
 
 def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
@@ -84,7 +84,7 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
         return Held(hold.amount, wallet.available)
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
-    expire(wallet, view, changes)
+    roll(wallet, view, changes)
     budget = view.budget(op.budget, op.wallet)
     available, limit = _available(wallet, budget)
     amount = min(op.amount, available)
@@ -104,7 +104,7 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
     if hold is None or hold.state != HELD:
         return Stale()
     _check_wallet(op.request, hold, op.wallet)
-    expire(wallet, view, changes)
+    roll(wallet, view, changes)
     budget = view.budget(hold.budget, op.wallet)
     available, limit = _available(wallet, budget)
     amount = max(min(op.amount, hold.amount + available), hold.amount)
@@ -170,7 +170,7 @@ def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, chang
     changes.closed.append(closing)
     view.close_hold(hold)
     view.charges[op.request] = charge
-    expire(wallet, view, changes)
+    roll(wallet, view, changes)
 
 
 def _burn(request: UUID, charge: int, hold: HoldRow, view: View, changes: Changes) -> Iterator[Burn]:

@@ -1,4 +1,5 @@
-"""Grants that have ended: how much of them expires, and how much is kept for open holds made before their end.
+"""Grants whose time has come or ended: those that begin are given, and of those that have ended it is told how much
+expires, and how much is kept for open holds made before their end.
 
 Why no wallet falls below its limit by time alone: a hold may burn every grant that had not ended when it was made
 (`burnable`), so an earlier hold may burn whatever a later one may. As long as the holds made at or after any moment
@@ -9,6 +10,8 @@ live ones; and expiry keeps it, since what it leaves covers as much of the holds
 
 from __future__ import annotations
 
+import bisect
+import operator
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
@@ -17,11 +20,18 @@ from billing.writer.changes import Changes
 from billing.writer.view import GrantRow, HoldRow, View, WalletRow
 
 
-def expire(wallet: WalletRow, view: View, changes: Changes) -> int:
-    """Move to breakage what no open hold can need of the wallet's ended grants, and return that sum in µcr."""
+def roll(wallet: WalletRow, view: View, changes: Changes) -> int:
+    """Give the wallet its scheduled grants that begin by now, move to breakage what no open hold can need of its ended
+    ones, and return the latter sum in µcr.
+    """
     if wallet.id not in view.open_holds:
         return 0
-    ended = [grant for grant in view.grants.get(wallet.id, ()) if grant.remaining and grant.has_ended_by(view.now)]
+    grants = view.grants.setdefault(wallet.id, [])
+    waiting = view.scheduled.get(wallet.id, [])
+    while waiting and waiting[0].begins_at <= view.now:
+        overdrawn = sum(grant.remaining for grant in grants) - wallet.posted
+        bisect.insort(grants, changes.begin(waiting.pop(0), wallet, overdrawn), key=operator.attrgetter("order"))
+    ended = [grant for grant in grants if grant.remaining and grant.has_ended_by(view.now)]
     holds = [(hold.reserved_at, hold.amount) for hold in view.open_holds[wallet.id].values()]
     kept = kept_for_holds([(grant.id, grant.expires_at, grant.remaining) for grant in ended], holds)
     lost = 0
@@ -34,10 +44,11 @@ def expire(wallet: WalletRow, view: View, changes: Changes) -> int:
 
 
 def note_next_changes(view: View, changes: Changes) -> None:
-    """Note when the next grant ends of each wallet that had an ended one: in the past while holds keep some of that."""
+    """Note when the next grant ends or begins of each wallet where one did: in the past while holds keep some of it."""
     for identifier in view.open_holds:
         ends = [grant.expires_at for grant in view.grants.get(identifier, ()) if grant.remaining and grant.expires_at]
-        changes.note_next_change(view.wallets[identifier], min(ends, default=None))
+        begins = [one.begins_at for one in view.scheduled.get(identifier, ())]
+        changes.note_next_change(view.wallets[identifier], min(ends + begins, default=None))
 
 
 def kept_for_holds(

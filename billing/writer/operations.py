@@ -130,7 +130,8 @@ class TrueUp(msgspec.Struct, frozen=True):
 
 
 class ExpireGrants(msgspec.Struct, frozen=True):
-    """Post what has expired of the wallet's grants to breakage; what open holds made before their end may need is kept.
+    """Give the wallet its scheduled grants that have begun, and post what has expired of its grants to breakage; what
+    open holds made before their end may need is kept.
 
     Every other operation that depends on available credit does the same first: this is for wallets in no use.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from uuid import UUID
 
 from billing.ids import day_of
@@ -23,6 +23,7 @@ from billing.writer.operations import (
 )
 
 HELD = 0  # Hold.State
+_NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(slots=True)
@@ -67,6 +68,13 @@ class GrantRow:
     expires_at: datetime | None
     amount: int
     is_voided: bool
+    priority: int = 50
+    is_paid: bool = False
+
+    @property
+    def order(self) -> tuple[int, datetime, bool, datetime, UUID]:
+        """The key of the burn-down order: priority, expiry (never last), anything before paid, age, id."""
+        return self.priority, self.expires_at or _NEVER, self.is_paid, self.effective_at, self.id
 
     def has_ended_by(self, moment: datetime) -> bool:
         """Return whether its end is at or before `moment`."""
@@ -76,6 +84,19 @@ class GrantRow:
     def used(self) -> int:
         """The µcr taken from it so far: as much can be given back to it."""
         return self.amount - self.remaining
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRow:
+    """A grant that a wallet gets at `begins_at`."""
+
+    id: UUID
+    wallet: UUID
+    amount: int
+    begins_at: datetime
+    expires_at: datetime | None
+    priority: int
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +131,8 @@ class View:
     grants: dict[UUID, list[GrantRow]]
     charges: dict[UUID, int] = field(default_factory=dict)  # closed requests: the charge of the latest revision
     records: dict[UUID, RecordRow] = field(default_factory=dict)  # of requests to be corrected
-    open_holds: dict[UUID, dict[UUID, HoldRow]] = field(default_factory=dict)  # of wallets with a grant that has ended
+    open_holds: dict[UUID, dict[UUID, HoldRow]] = field(default_factory=dict)  # of wallets whose grants changed
+    scheduled: dict[UUID, list[ScheduledRow]] = field(default_factory=dict)  # of the same wallets, the first first
     locked: frozenset[UUID] = frozenset()  # wallets and holds that somebody else has locked
     budgets: dict[UUID, BudgetRow] = field(default_factory=dict)  # of keys of these operations, where they have one
 
@@ -165,6 +187,11 @@ class View:
         for hold in holds:
             self.open_holds[hold.wallet][hold.id] = self.holds.get(hold.id, hold)
 
+    def add_scheduled(self, grants: Iterable[ScheduledRow]) -> None:
+        """Add what these wallets get by time, in its order."""
+        for one in grants:
+            self.scheduled.setdefault(one.wallet, []).append(one)
+
     def open_hold(self, hold: HoldRow) -> None:
         """Add a hold, made now, that later operations of the flush see; it keeps nothing of what has ended."""
         self.holds[hold.id] = hold
@@ -218,7 +245,7 @@ class Demand:
 class FollowUp:
     """Rows that only the answers to a Demand show to be needed; mostly none."""
 
-    due: list[UUID]  # wallets with a grant that may have ended: all of their open holds are read
+    due: list[UUID]  # wallets with a grant that may have ended or begun: their open holds and scheduled grants are read
     unread: list[UUID]  # those of `due` whose grants weren't read yet
     closed: list[tuple[UUID, date]]  # requests to be closed that have no open hold: their charges are read
     absent: list[UUID]  # wallets and holds that were not read: locked by others, or not there

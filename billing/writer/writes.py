@@ -89,6 +89,12 @@ def _true_up_transfers(changes: Changes) -> Iterator[Row]:
         yield one.wallet, *one.direction.value, one.request, one.order, one.amount, one.grant
 
 
+def _begun(changes: Changes) -> Iterator[Row]:
+    """Yield the scheduled grants that have begun: id, µcr of it that repay an overdraft."""
+    for one in changes.begun:
+        yield one.scheduled.id, one.repaid
+
+
 def _expiries(changes: Changes) -> Iterator[Row]:
     """Yield the transfers to breakage: wallet, grant, amount, the grant's end."""
     for one in changes.expired.values():
@@ -149,6 +155,10 @@ def _lease_end(now: datetime) -> Row:
 # The statements in their order: name, the part of Changes that they write, what their rows share, the rows.
 _WRITES: tuple[tuple[str, str, Callable[[datetime], Row], Callable[[Changes], Iterable[Row]]], ...] = (
     ("insert_holds", "reserved", lambda now: (now, now + LEASE), _holds),
+    ("begin_grants", "begun", _nothing, _begun),
+    ("book_begun", "begun", _nothing, lambda c: ((one.scheduled.id,) for one in c.begun)),
+    ("repay_overdrafts", "begun", _nothing, lambda c: (one for one in _begun(c) if one[1])),
+    ("delete_scheduled", "begun", _nothing, lambda c: ((one.scheduled.id,) for one in c.begun)),
     ("extend_holds", "extended", _nothing, lambda c: ((amount, request) for request, amount in c.extended.items())),
     ("repin_holds", "repinned", _nothing, _repinned),
     ("renew_holds", "renewed", _lease_end, _renewed),

@@ -14,7 +14,17 @@ from billing import clock
 from billing.sql import load
 from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Changes
-from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
+from billing.writer.view import (
+    Demand,
+    FollowUp,
+    GrantRow,
+    HoldRow,
+    PostedBurn,
+    RecordRow,
+    ScheduledRow,
+    View,
+    WalletRow,
+)
 from billing.writer.writes import writes
 
 STATEMENTS = load(Path(__file__).with_name("statements.sql"))
@@ -105,6 +115,7 @@ def follow_up_reads(rest: FollowUp) -> list[Query]:
     queries: list[Query] = []
     if rest.due:
         queries.append(("read_open_holds", (uuid_array(rest.due),)))
+        queries.append(("read_scheduled", (uuid_array(rest.due),)))
     if rest.unread:
         queries.append(("read_grants", (uuid_array(rest.unread),)))
     if rest.closed:
@@ -121,6 +132,7 @@ def complete(known: View, rest: FollowUp, queries: Sequence[Query], results: Seq
     """Add to the view what `follow_up_reads` returned."""
     found = {name: rows for (name, _), rows in zip(queries, results, strict=True)}
     known.add_open_holds(rest.due, [HoldRow(*row) for row in found.get("read_open_holds", ())])
+    known.add_scheduled(ScheduledRow(*row) for row in found.get("read_scheduled", ()))
     known.grants |= _grants(found.get("read_grants", ()))
     known.charges = {request: charge for request, charge in found.get("read_charges", ())}  # noqa: C416 - typed
     known.locked = frozenset(row[0] for row in found.get("read_absent", ()))

@@ -27,16 +27,21 @@ SELECT id, wallet_id, state, amount, owner, reserved_at, budget FROM billing_hol
 SELECT id FROM billing_wallet WHERE id = ANY(%s::uuid[]) UNION ALL SELECT id FROM billing_hold WHERE id = ANY(%s::uuid[]);
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind = 'paid'
 FROM billing_creditgrant
 WHERE wallet_id = ANY(%s::uuid[]) AND remaining > 0 AND voided_at IS NULL
 ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at, id;
 
 -- What a true-up gives back may go to a grant that has nothing left.
 -- name: read_every_grant
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind = 'paid'
 FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[])
 ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at, id;
+
+-- What wallets get by time, in the order of time.
+-- name: read_scheduled
+SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind
+FROM billing_scheduledgrant WHERE wallet_id = ANY(%s::uuid[]) ORDER BY wallet_id, begins_at, id;
 
 -- name: read_records
 SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.api_key
@@ -67,6 +72,36 @@ INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, budget, "user
 SELECT r.*, 0, '{}'::jsonb, %s::timestamptz, %s::timestamptz
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[],
     %s::uuid[], %s::int[], %s::uuid[], %s::bigint[], %s::jsonb[]) AS r;
+
+-- A scheduled grant becomes a grant of the same id, filled by the transfer whose key is its source.
+-- name: begin_grants
+INSERT INTO billing_creditgrant (id, wallet_id, kind, amount, remaining, priority, effective_at, expires_at, source,
+    currency)
+SELECT s.id, s.wallet_id, s.kind, s.amount, s.amount - b.repaid, s.priority, s.begins_at, s.expires_at, s.source, ''
+FROM unnest(%s::uuid[], %s::bigint[]) AS b(id, repaid) JOIN billing_scheduledgrant s ON s.id = b.id;
+
+-- name: book_begun
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", key, grant_id, effective_at, actor,
+    reason)
+SELECT i.id, a.id, s.amount, 1, 0, s.source, s.id, s.begins_at, 'sluice', s.reason
+FROM billing_scheduledgrant s
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = s.wallet_id AND a.kind = 'wallet'
+LEFT JOIN billing_ledgeraccount i ON i.wallet_id IS NULL AND i.kind =
+    CASE s.kind WHEN 'paid' THEN 'issuance_paid' WHEN 'promotional' THEN 'issuance_promo' ELSE 'issuance_plan' END
+WHERE s.id = ANY(%s::uuid[]);
+
+-- Through the adjustment account: out of the grant, then into the wallet without a grant.
+-- name: repay_overdrafts
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", grant_id, actor, reason)
+SELECT CASE n WHEN 0 THEN a.id ELSE t.id END, CASE n WHEN 0 THEN t.id ELSE a.id END, b.amount, 7, n,
+    CASE n WHEN 0 THEN s.id END, '', ''
+FROM unnest(%s::uuid[], %s::bigint[]) AS b(id, amount) JOIN billing_scheduledgrant s ON s.id = b.id
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = s.wallet_id AND a.kind = 'wallet'
+LEFT JOIN billing_ledgeraccount t ON t.wallet_id IS NULL AND t.kind = 'adjustment'
+CROSS JOIN generate_series(0, 1) AS n;
+
+-- name: delete_scheduled
+DELETE FROM billing_scheduledgrant WHERE id = ANY(%s::uuid[]);
 
 -- name: extend_holds
 UPDATE billing_hold h SET amount = d.amount

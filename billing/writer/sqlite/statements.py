@@ -18,7 +18,17 @@ from billing.sql import load
 from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Changes
 from billing.writer.operations import Operation
-from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
+from billing.writer.view import (
+    Demand,
+    FollowUp,
+    GrantRow,
+    HoldRow,
+    PostedBurn,
+    RecordRow,
+    ScheduledRow,
+    View,
+    WalletRow,
+)
 from billing.writer.writes import writes
 
 STATEMENTS = load(Path(__file__).with_name("statements.sql"))
@@ -60,6 +70,7 @@ def read(
         connection.execute(STATEMENTS["redate_holds"], (now, json.dumps([i.hex for i in demand.wallets]), now))
     rest = FollowUp.of(operations, demand, view)
     view.add_open_holds(rest.due, _holds(rows("read_open_holds", rest.due)))
+    view.add_scheduled(map(_scheduled, rows("read_scheduled", rest.due)))
     view.grants |= _grants(rows("read_grants", rest.unread))
     view.budgets = _budgets(connection, rest)
     if rest.closed:
@@ -101,12 +112,17 @@ def _budget(identifier: UUID, row: tuple[Any, ...]) -> BudgetRow:
 
 def _grants(rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[GrantRow]]:
     grants: dict[UUID, list[GrantRow]] = defaultdict(list)
-    for identifier, wallet, remaining, since, until, amount, is_voided in rows:
-        row = GrantRow(
-            UUID(identifier), UUID(wallet), remaining, parsed(since), _moment_or_none(until), amount, bool(is_voided)
-        )
+    for identifier, wallet, remaining, since, until, amount, is_voided, priority, is_paid in rows:
+        begun, ends = parsed(since), _moment_or_none(until)
+        kind = (bool(is_voided), priority, bool(is_paid))
+        row = GrantRow(UUID(identifier), UUID(wallet), remaining, begun, ends, amount, *kind)
         grants[row.wallet].append(row)
     return grants
+
+
+def _scheduled(row: tuple[Any, ...]) -> ScheduledRow:
+    identifier, wallet, amount, begins, ends, priority, kind = row
+    return ScheduledRow(UUID(identifier), UUID(wallet), amount, parsed(begins), _moment_or_none(ends), priority, kind)
 
 
 def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, RecordRow]:

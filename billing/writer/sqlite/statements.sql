@@ -26,16 +26,20 @@ SELECT id, wallet_id, state, amount, owner, reserved_at, budget
 FROM billing_hold WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind = 'paid'
 FROM billing_creditgrant
 WHERE wallet_id IN (SELECT value FROM json_each(?)) AND remaining > 0 AND voided_at IS NULL
 ORDER BY wallet_id, priority, expires_at IS NULL, expires_at, kind = 'paid', effective_at, id;
 
 -- What a true-up gives back may go to a grant that has nothing left.
 -- name: read_every_grant
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind = 'paid'
 FROM billing_creditgrant WHERE wallet_id IN (SELECT value FROM json_each(?))
 ORDER BY wallet_id, priority, expires_at IS NULL, expires_at, kind = 'paid', effective_at, id;
+
+-- name: read_scheduled
+SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind
+FROM billing_scheduledgrant WHERE wallet_id IN (SELECT value FROM json_each(?)) ORDER BY wallet_id, begins_at, id;
 
 -- name: read_records
 SELECT request, wallet, revision, charge, exact, reserved_at, api_key FROM billing_usagerecord
@@ -59,6 +63,36 @@ FROM billing_budget WHERE id IN (SELECT value FROM json_each(?)) OR api_key IN (
 INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, project, api_key, budget, "user", model,
     deployment, card_version, multiplier_bp, owner, amount, facts, state, checkpoint)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
+
+-- name: begin_grants
+WITH b(id, repaid) AS (VALUES (?, ?))
+INSERT INTO billing_creditgrant (id, wallet_id, kind, amount, remaining, priority, effective_at, expires_at, source,
+    currency)
+SELECT s.id, s.wallet_id, s.kind, s.amount, s.amount - b.repaid, s.priority, s.begins_at, s.expires_at, s.source, ''
+FROM b JOIN billing_scheduledgrant s ON s.id = b.id;
+
+-- name: book_begun
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", key, grant_id, effective_at, actor,
+    reason)
+SELECT i.id, a.id, s.amount, 1, 0, s.source, s.id, s.begins_at, 'sluice', s.reason
+FROM billing_scheduledgrant s
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = s.wallet_id AND a.kind = 'wallet'
+LEFT JOIN billing_ledgeraccount i ON i.wallet_id IS NULL AND i.kind =
+    CASE s.kind WHEN 'paid' THEN 'issuance_paid' WHEN 'promotional' THEN 'issuance_promo' ELSE 'issuance_plan' END
+WHERE s.id = ?;
+
+-- name: repay_overdrafts
+WITH b(id, amount) AS (VALUES (?, ?)), steps(n) AS (VALUES (0), (1))
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", grant_id, actor, reason)
+SELECT CASE n WHEN 0 THEN a.id ELSE t.id END, CASE n WHEN 0 THEN t.id ELSE a.id END, b.amount, 7, n,
+    CASE n WHEN 0 THEN s.id END, '', ''
+FROM b JOIN billing_scheduledgrant s ON s.id = b.id
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = s.wallet_id AND a.kind = 'wallet'
+LEFT JOIN billing_ledgeraccount t ON t.wallet_id IS NULL AND t.kind = 'adjustment'
+CROSS JOIN steps;
+
+-- name: delete_scheduled
+DELETE FROM billing_scheduledgrant WHERE id = ?;
 
 -- name: extend_holds
 UPDATE billing_hold SET amount = ? WHERE id = ?;

@@ -7,17 +7,17 @@ from django.core.exceptions import ValidationError
 from django.db import connection
 from django.utils import timezone
 
-from billing.models import CreditGrant, Plan, PlanVersion, Subscription, Wallet
+from billing.models import CreditGrant, LedgerTransfer, Plan, PlanVersion, ScheduledGrant, Subscription, Wallet
 from billing.reconcile import check
 from billing.services import plans, sweeps
 from billing.services.errors import NotSubscribedError, PlanError
 from billing.services.periods import month_of
 from billing.writer.apply import apply_now
-from billing.writer.operations import Settle, TrueUp
+from billing.writer.operations import ExpireGrants, Held, Refused, Settle, TrueUp
 from tests.billing.books import assert_books_balance
 from tests.billing.writer.world import grant, reserve, settle
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db]
+pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +109,68 @@ def test_last_month_s_credit_expires_as_the_next_month_begins(tenant, clock):
     assert (sweeps.expiry().turn(), sweeps.expiry().turn()) == (1, 0)
     assert wallet_of(tenant).posted == monthly("free")
     assert_books_balance(wallet_of(tenant))
+
+
+def test_the_next_months_credit_is_there_the_moment_it_begins(tenant, clock):
+    made = plans.subscribe(tenant.pk, "free")
+    wallet = wallet_of(tenant)
+    apply_now([reserve(wallet, monthly("free"))])  # all of it is held
+    clock.set(made.granted_until - timedelta(microseconds=1))
+    assert isinstance(apply_now([reserve(wallet, 1)])[0], Refused)
+    clock.set(made.granted_until)
+    [held, *_] = apply_now([reserve(wallet, monthly("free"))])  # no sweep has run
+    assert held == Held(monthly("free"), 0)
+    begun = CreditGrant.objects.get(effective_at=made.granted_until)
+    assert begun.expires_at == month_of(made.anchor, "UTC", made.granted_until).end
+    assert LedgerTransfer.objects.get(grant=begun).key == begun.source
+    assert_books_balance(wallet_of(tenant))
+    assert grant_monthly(made.granted_until) == 1
+    assert CreditGrant.objects.count() == 2, "the sweep grants it no second time"
+    assert [one.begins_at for one in ScheduledGrant.objects.all()] == [begun.expires_at]
+    assert_books_balance(wallet_of(tenant))
+    assert check(connection, recompute=False) == []
+
+
+def test_what_is_scheduled_follows_the_plan(tenant):
+    made = plans.subscribe(tenant.pk, "business")
+
+    def scheduled():
+        [one] = ScheduledGrant.objects.all()
+        assert (one.wallet.tenant, one.begins_at) == (tenant, made.granted_until)
+        assert wallet_of(tenant).next_grant_change_at == made.granted_until
+        return one.amount, one.reason
+
+    assert scheduled() == (monthly("business"), "Business v1, a month")
+    plans.change_plan(tenant.pk, "free")
+    assert scheduled() == (monthly("free"), "Free v1, a month")
+    plans.change_plan(tenant.pk, "business")
+    assert scheduled() == (monthly("business"), "Business v1, a month")
+    plans.change_plan(tenant.pk, "max")
+    assert scheduled() == (monthly("max"), "Max v1, a month")
+    plans.publish_version(Plan.objects.get(slug="max"), monthly_credits=0)
+    plans.change_plan(tenant.pk, "max", at_once=True)
+    assert not ScheduledGrant.objects.exists()
+    assert grant_monthly(timezone.now()) == 0, "nothing is due where a plan gives nothing"
+
+
+def test_a_subscription_without_a_scheduled_month_gets_one(tenant):
+    made = plans.subscribe(tenant.pk, "free")
+    ScheduledGrant.objects.all().delete()
+    assert (grant_monthly(timezone.now()), grant_monthly(timezone.now())) == (1, 0)
+    assert ScheduledGrant.objects.get().begins_at == made.granted_until
+    assert CreditGrant.objects.count() == 1
+
+
+def test_a_month_that_begins_repays_what_was_overdrawn(tenant, clock):
+    plans.publish_version(Plan.objects.get(slug="max"), monthly_credits=100, overage="overdraft", overdraft_limit=50)
+    made = plans.subscribe(tenant.pk, "max")
+    used = reserve(wallet_of(tenant), 130)
+    apply_now([used, settle(used, 130)])
+    clock.set(made.granted_until)
+    assert apply_now([ExpireGrants(wallet_of(tenant).pk)])[0].posted == 70
+    assert CreditGrant.objects.get(effective_at=made.granted_until).remaining == 70
+    assert_books_balance(wallet_of(tenant))
+    assert check(connection, recompute=False) == []
 
 
 def test_ended_subscriptions_are_granted_nothing(tenant):

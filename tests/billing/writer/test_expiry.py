@@ -12,7 +12,17 @@ import pytest
 from billing.ids import uuid7
 from billing.writer.decide import decide
 from billing.writer.operations import ExpireGrants, Extend, Held, Release, Repin, Reserve, Settle, Stale, TrueUp
-from billing.writer.view import Demand, FollowUp, GrantRow, HoldRow, PostedBurn, RecordRow, View, WalletRow
+from billing.writer.view import (
+    Demand,
+    FollowUp,
+    GrantRow,
+    HoldRow,
+    PostedBurn,
+    RecordRow,
+    ScheduledRow,
+    View,
+    WalletRow,
+)
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
 SOME = UUID(int=1)
@@ -29,6 +39,7 @@ class Books:
         self.posted = self.held = 0
         self.next_change = None
         self.grants = {}  # in burn-down order
+        self.scheduled = []
         self.holds = {}
         self.requests = []
         self.records = {}
@@ -53,6 +64,13 @@ class Books:
         self.posted += amount
         if made.expires_at is not None:
             self.next_change = min(filter(None, (self.next_change, made.expires_at)))
+
+    def schedule(self):
+        begins = self.now + timedelta(seconds=self.chance.choice([1, 2]))
+        ends = begins + timedelta(seconds=self.chance.choice([1, 3]))
+        self.scheduled.append(ScheduledRow(UUID(int=next(self.numbers)), SOME, 40, begins, ends, 50, "plan"))
+        self.scheduled.sort(key=lambda one: one.begins_at)
+        self.next_change = min(filter(None, (self.next_change, begins)))
 
     def reserve(self, amount):
         self.requests.append(uuid7())
@@ -93,7 +111,10 @@ class Books:
                         isinstance(op, TrueUp) and op.request in self.records}  # fmt: skip
         due = FollowUp.of(operations, Demand.of(operations), view).due
         view.add_open_holds(due, self.holds.values() if due else ())
+        view.add_scheduled(self.scheduled if due else ())
         answers, changes = decide(operations, view)
+        self.grants = {one.id: one for one in view.grants[SOME]}
+        self.scheduled = [one for one in self.scheduled if one.id not in self.grants]
         self.posted, self.held, self.next_change = wallet.posted, wallet.held, wallet.next_grant_change_at
         for op, amount in changes.reserved:
             self.holds[op.request] = HoldRow(op.request, SOME, 0, amount, SOME, self.now)
@@ -113,12 +134,15 @@ class Books:
         held = sum(hold.amount for hold in self.holds.values())
         assert self.held == held
         assert self.posted - held >= -self.limit, "an open hold can't be paid"
-        alive = sum(one.remaining for one in self.grants.values() if not one.has_ended_by(self.now))
+        alive = sum(one.amount for one in self.scheduled if one.begins_at <= self.now)
+        alive += sum(one.remaining for one in self.grants.values() if not one.has_ended_by(self.now))
         dead = 0 if self.next_change and self.next_change <= self.now else self.dead()
         assert not dead, "what has ended stays, and nobody will look for it"
         ends = [one.expires_at for one in self.grants.values() if one.remaining and one.expires_at]
         assert not ends or (self.next_change and self.next_change <= min(ends))
+        assert not self.scheduled or self.next_change <= self.scheduled[0].begins_at
         self.flush([ExpireGrants(SOME)])
+        assert not self.scheduled or self.scheduled[0].begins_at > self.now
         assert self.posted - held >= -self.limit, "an open hold stood on credit that had ended"
         assert self.posted - held <= alive, "what has ended is free"
 
@@ -133,7 +157,9 @@ def test_every_hold_can_be_paid_whenever_grants_end(seed):
                 match books.chance.randint(0, 5):
                     case 0:
                         books.grant()
-                    case 1:
+                    case 1 if books.chance.random() < 0.4:
+                        books.schedule()
+                    case 1 | 2:
                         books.now += timedelta(seconds=1)
                 answers = books.flush([books.operation()])
                 reserved += isinstance(answers[0], Held)
