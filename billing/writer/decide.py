@@ -6,6 +6,7 @@ before it changed, so a flush of many gives the same answers and rows as a trans
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from uuid import UUID
 
@@ -86,10 +87,10 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
         return Refused("wallet_frozen", 0)
     roll(wallet, view, changes)
     budget = view.budget(op.budget, op.wallet)
-    available, limit = _available(wallet, budget)
+    limit, available, freed = _room(wallet, budget)
     amount = min(op.amount, available)
     if amount < op.least:  # also when the wallet is overdrawn beyond its limit, since `least` is never negative
-        return Refused(limit, available)
+        return Refused(limit, available, freed)
     changes.move(wallet, held=amount)
     changes.count(budget, held=amount)
     changes.reserved.append((op, amount))
@@ -106,10 +107,10 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
     _check_wallet(op.request, hold, op.wallet)
     roll(wallet, view, changes)
     budget = view.budget(hold.budget, op.wallet)
-    available, limit = _available(wallet, budget)
+    limit, available, freed = _room(wallet, budget)
     amount = max(min(op.amount, hold.amount + available), hold.amount)
     if amount < op.least:
-        return Refused(limit, available)
+        return Refused(limit, available, freed)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
         changes.count(budget, held=amount - hold.amount)
@@ -119,12 +120,18 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
     return Held(amount, wallet.available)
 
 
-def _available(wallet: WalletRow, budget: BudgetRow | None) -> tuple[int, str]:
-    """Return how many µcr a hold may take now, and what limits it: ``wallet``, ``wallet_frozen``, or a budget's."""
+def _room(wallet: WalletRow, budget: BudgetRow | None) -> tuple[str, int, int]:
+    """Return what limits a hold now (``wallet``, ``wallet_frozen``, or a budget's), how many µcr it may take, and how
+    many it might if all open holds gave back what they have.
+    """
     if not wallet.is_open:
-        return 0, "wallet_frozen"
-    rests: list[tuple[int, str]] = [(wallet.available, "wallet"), *(() if budget is None else budget.rests())]
-    return min(rests, key=lambda rest: rest[0])
+        return "wallet_frozen", 0, 0
+    available, limit, freed = wallet.available, "wallet", wallet.available + wallet.held
+    if budget is not None:
+        for rest, name in budget.rests():
+            available, limit = min((available, limit), (rest, name), key=operator.itemgetter(0))
+            freed = min(freed, rest + budget.held)
+    return limit, available, freed
 
 
 def _renew(op: Renew, view: View, changes: Changes) -> Answer:

@@ -151,11 +151,13 @@ class Held(msgspec.Struct, frozen=True):
 
 class Refused(msgspec.Struct, frozen=True):
     """Reserve, Extend or Repin was refused: `limit` says why (``wallet``: too little credit, ``wallet_frozen``, or the
-    limit of a budget: ``day``, ``month``, ``total``), `available` how many µcr are left there.
+    limit of a budget: ``day``, ``month``, ``total``), `available` how many µcr are left there, and `freed` how many
+    there would be if other requests gave back all that they hold: what fits in that may be asked again.
     """
 
     limit: str
     available: int
+    freed: int = 0
 
 
 class Renewed(msgspec.Struct, frozen=True):

@@ -1,14 +1,18 @@
-"""Requests that found their tenant's leases taken, by other gateways too: they get one in the order of their coming."""
+"""Requests that found all of their tenant's taken, its leases or its credit: they get some in the order of coming."""
 
 from __future__ import annotations
 
 import asyncio
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
+from uuid import UUID
 
 from billing.limits.types import Decision, Lease, Limited, RateStore, Take, Taken, Waiting
 from gateway.errors.faults import draining
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.25  # a hint makes it faster; a lease that nobody gave back ends without one
 
@@ -22,14 +26,12 @@ class _Waiter:
 
 
 class Turns:
-    """Takes from a rate store, waiting for the lease where none is free.
+    """Asks for requests, and again while the answer is that others have it all.
 
-    Of those of one tenant that wait in this gateway only the first asks, and speaks for all: the store lets nobody
-    pass it who came later through another gateway.
+    Of those under one key that wait in this gateway only the first asks, and may speak for all.
     """
 
-    def __init__(self, store: RateStore, poll_seconds: float = POLL_SECONDS) -> None:
-        self._store = store
+    def __init__(self, poll_seconds: float = POLL_SECONDS) -> None:
         self._poll_seconds = poll_seconds
         self._queues: dict[str, list[_Waiter]] = {}
         self._is_closed = False
@@ -40,35 +42,39 @@ class Turns:
         """How many requests wait."""
         return sum(map(len, self._queues.values()))
 
-    async def take(self, takes: Sequence[Take], lease: Lease, *, since: float, until: float) -> Decision:
-        """Take everything, waiting for the lease until the loop's time is `until`; a request came at `since`.
+    async def take(
+        self,
+        key: str,
+        ask: Callable[[Waiting | None], Awaitable[T]],
+        is_taken: Callable[[T], bool],
+        *,
+        since: float,
+        until: float,
+    ) -> T:
+        """Return the first answer to `ask` that isn't `is_taken`, or the last one before the loop's time is `until`.
 
-        Anything but the lease that is short is answered at once. Raise a 503 Refusal when the process is about to stop.
+        The request came at `since`; `ask` is told how long it has waited and with how many others, once it waits. Raise
+        a 503 Refusal when the process is about to stop.
         """
-        if lease.key not in self._queues:
-            decision = await self._store.take(takes, lease)
-            if not _is_short_of_leases(decision) or _now() >= until:
-                return decision
+        if key not in self._queues:
+            answer = await ask(None)
+            if not is_taken(answer) or _now() >= until:
+                return answer
         waiter, began = _Waiter(since), _now()
-        queue = self._queues.setdefault(lease.key, [])
+        queue = self._queues.setdefault(key, [])
         insort(queue, waiter)
-        has_it = False
         try:
-            decision = await self._take_in_turn(takes, lease, waiter, queue, until)
-            has_it = isinstance(decision, Taken)
+            return await self._take_in_turn(ask, is_taken, waiter, queue, until)
         finally:
             self.on_waited(_now() - began)
             queue.remove(waiter)
             if queue:
                 queue[0].woken.set()
             else:
-                del self._queues[lease.key]
-            if not has_it:
-                await self._store.give_back(lease)  # the place in the order of all gateways
-        return decision
+                del self._queues[key]
 
     def wake(self, key: str) -> None:
-        """Have the first who waits for a lease under `key` ask again now."""
+        """Have the first who waits under `key` ask again now."""
         if queue := self._queues.get(key):
             queue[0].woken.set()
 
@@ -80,8 +86,13 @@ class Turns:
                 waiter.woken.set()
 
     async def _take_in_turn(
-        self, takes: Sequence[Take], lease: Lease, waiter: _Waiter, queue: list[_Waiter], until: float
-    ) -> Decision:
+        self,
+        ask: Callable[[Waiting | None], Awaitable[T]],
+        is_taken: Callable[[T], bool],
+        waiter: _Waiter,
+        queue: list[_Waiter],
+        until: float,
+    ) -> T:
         while True:
             if self._is_closed:
                 raise draining()
@@ -89,9 +100,9 @@ class Turns:
             is_over = _now() >= until
             if queue[0] is waiter or is_over:
                 said = Waiting(round((_now() - waiter.since) * 1_000_000), len(queue))
-                decision = await self._store.take(takes, lease, said)
-                if is_over or not _is_short_of_leases(decision):
-                    return decision
+                answer = await ask(said)
+                if is_over or not is_taken(answer):
+                    return answer
             # The first asks now and then, the others when they have become the first.
             patience = min(until, _now() + self._poll_seconds) if queue[0] is waiter else until
             try:
@@ -99,6 +110,33 @@ class Turns:
                     await waiter.woken.wait()
             except TimeoutError:
                 pass  # asked again above, or refused
+
+
+def credit_key(wallet: UUID) -> str:
+    """Return the key under which requests wait for credit that others of the wallet hold."""
+    return f"credit:{wallet}"
+
+
+async def lease_in_turn(
+    turns: Turns, store: RateStore, takes: Sequence[Take], lease: Lease, *, since: float, until: float
+) -> Decision:
+    """Take everything, waiting for the lease where none is free: the store lets nobody pass who came later through
+    another gateway. Anything but the lease that is short is answered at once.
+    """
+    is_known = False  # to the store, as one that waits
+
+    async def ask(said: Waiting | None) -> Decision:
+        nonlocal is_known
+        is_known = is_known or said is not None
+        return await store.take(takes, lease, said)
+
+    decision: Decision | None = None
+    try:
+        decision = await turns.take(lease.key, ask, _is_short_of_leases, since=since, until=until)
+    finally:
+        if is_known and not isinstance(decision, Taken):
+            await store.give_back(lease)  # the place in the order of all gateways
+    return decision
 
 
 def _is_short_of_leases(decision: Decision) -> bool:

@@ -104,18 +104,29 @@ def _limit_of(name: str) -> tuple[str, str]:
     return ("your plan" if what == name else "this key"), what
 
 
+def reason_of_hold(limit: str) -> str:
+    """Return what a stream is told that ends since no more could be held, by the limit that the ledger named."""
+    if limit == "wallet":
+        return "credit_exhausted"
+    return limit if limit == "wallet_frozen" else "key_spend_limit_exceeded"
+
+
 def refusal_of_hold(refused: Refused, least: int) -> Refusal:
-    """Return the refusal for a request that needs `least` µcr, more than the wallet has available."""
+    """Return the refusal for a request that needs `least` µcr, more than can be held now."""
     if refused.limit == "wallet_frozen":
         return Refusal(403, "wallet_frozen", "Your credit is frozen: ask your operator why.")
     available = format_credits(max(refused.available, 0))
+    message = f"This request needs at least {format_credits(least)} credits and {available} are available."
+    code = "credit_balance_exhausted"
     if refused.limit != "wallet":
         period = {"day": "a day", "month": "a month", "total": "in all"}[refused.limit]
         left = f"{available} are left of what this key may spend {period}."
         message = f"This request needs at least {format_credits(least)} credits, and {left}"
-        return Refusal(402, "key_spend_limit_exceeded", message, should_retry=False)
-    message = f"This request needs at least {format_credits(least)} credits and {available} are available."
-    return Refusal(402, "credit_balance_exhausted", message, should_retry=False)
+        code = "key_spend_limit_exceeded"
+    if refused.freed >= least:
+        message = f"{message} Your other requests hold the rest until they end: try again then."
+        return Refusal(429, "credit_held", message, headers=_SOON)
+    return Refusal(402, code, message, should_retry=False)
 
 
 def ledger_unavailable() -> Refusal:

@@ -78,10 +78,9 @@ async def _admit(
     until = runtime.gate.waits_until(arrived_at) if principal.line is None else arrived_at
     await limits.take(reserve.amount, since=arrived_at, until=until)
     try:
-        await runtime.principals.confirm(principal)  # it may have waited, in queues or for its body
         lease_from = asyncio.get_running_loop().time()
         with tracing.span("hold"):
-            held = await hold(runtime.writer, reserve)
+            held = await hold(runtime, principal, reserve, price, since=arrived_at, until=until)
     except BaseException:
         runtime.supervise(limits.give_back())
         raise

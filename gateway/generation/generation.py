@@ -389,7 +389,7 @@ class Generation:
         stored was not delivered.
         """
         reason, error, sluice_reason = end_of(
-            finished, self._fault, is_cancelled=self._is_cancelled, is_exhausted=self._hold.meter.is_exhausted
+            finished, self._fault, is_cancelled=self._is_cancelled, short_of=self._hold.meter.short_of
         )
         is_ours = error is not None and error is not faults.READER_TOO_SLOW
         facts = self._facts(error.code if error else sluice_reason or reason.value)

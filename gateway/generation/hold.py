@@ -14,6 +14,7 @@ import structlog
 
 from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Held, Refused
+from gateway.errors.faults import reason_of_hold
 from gateway.generation.meter import HoldRequest, Meter
 from gateway.generation.placement import Placement
 from gateway.generation.pricing import pinned_anew
@@ -21,6 +22,7 @@ from gateway.runtime.runtime import Ledger
 from inference.types import Prepared, Usage
 
 RETRY_SECONDS = 0.2
+HELD_SECONDS = 1.5  # less than an engine waits for a higher allowance
 
 log = structlog.get_logger(__name__)
 
@@ -100,7 +102,11 @@ class Hold:
             await self._tell(*self.permit())
 
     async def _extend(self, meter: Meter, more: HoldRequest | None) -> None:
-        """Hold more credit and raise the engine's allowance, for as long as the meter in use asks for more."""
+        """Hold more credit and raise the engine's allowance, for as long as the meter in use asks for more.
+
+        What other requests hold is waited for, while the engine waits with this one.
+        """
+        patience = asyncio.get_running_loop().time() + HELD_SECONDS
         try:
             while more is not None and not self.is_closed and meter is self.meter:
                 operation = Extend(request=self._request, wallet=self._wallet, amount=more.amount, least=more.least)
@@ -113,7 +119,11 @@ class Hold:
                 if isinstance(answer, Held):
                     meter.extended(more, answer.total)
                 elif isinstance(answer, Refused):
-                    meter.refused(more)
+                    is_held = answer.freed >= more.least
+                    if is_held and more.is_final and asyncio.get_running_loop().time() < patience:
+                        await asyncio.sleep(RETRY_SECONDS)
+                        continue
+                    meter.refused(more, reason_of_hold(answer.limit))
                 elif self._lost is not None:
                     self._lost()
                     return

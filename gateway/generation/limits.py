@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from billing.limits.types import BucketState, Decision, Lease, Limited, RateStore, Take, Taken
-from gateway.concurrency.turns import Turns
+from gateway.concurrency.turns import Turns, lease_in_turn
 from gateway.errors.faults import refusal_of_limit
 from gateway.runtime.principal import Principal
 
@@ -52,7 +52,7 @@ class Limits:
             await self._lease_of_key(self._key_lease)
         decision: Decision | None = None
         try:
-            decision = await self._turns.take(takes, self._lease, since=since, until=until)
+            decision = await lease_in_turn(self._turns, self._store, takes, self._lease, since=since, until=until)
         finally:
             if self._key_lease is not None and not isinstance(decision, Taken):
                 await self._store.give_back(self._key_lease)

@@ -9,6 +9,7 @@ from billing.rating import CardPrices
 from inference.types import Usage
 
 LARGEST_SLICE = 4096
+CREDIT = "credit_exhausted"
 
 
 class HoldRequest(msgspec.Struct, frozen=True):
@@ -48,7 +49,7 @@ class Meter:
         self.multiplier_bp = multiplier_bp
         self.max_output = max_output
         self.held = 0
-        self.is_exhausted = False
+        self.short_of: str | None = None  # why no more can be held though more could be generated
         self.usage = Usage()
         self._allowance: int | None = None  # true until `held` or the usage changes
         self._told = (0, False)  # the allowance that the engine has, which is never above the meter's, and is it final
@@ -59,7 +60,7 @@ class Meter:
         self._output_class = rating.dearest_output_class(prompt_tokens, card)
         self._slice = min(slice_tokens, max_output) if can_extend else max_output
         self._largest_slice = max(slice_tokens, LARGEST_SLICE)
-        self._can_extend = can_extend
+        self.can_extend = can_extend
         self._is_early = False
 
     def first_hold(self, most: int) -> HoldRequest:
@@ -68,7 +69,7 @@ class Meter:
         Where nothing can be held later, what `most` doesn't pay for is taken off `max_output`.
         """
         least = self._cost(min(1, self.max_output))
-        if not self._can_extend and self.max_output:
+        if not self.can_extend and self.max_output:
             affordable = rating.output_tokens_for(most, self._paid(), self.card, self.multiplier_bp)
             self.max_output = self._slice = min(self.max_output, max(affordable, 1))
             self._allowance = None
@@ -86,7 +87,7 @@ class Meter:
     def allowed(self) -> tuple[int, bool]:
         """The allowance and whether it is final, as the engine takes them."""
         allowance = self.allowance
-        return allowance, self.is_exhausted or allowance >= self.max_output or not self._can_extend
+        return allowance, self.short_of is not None or allowance >= self.max_output or not self.can_extend
 
     def permit(self) -> tuple[int, bool]:
         """Return what is allowed, which the engine is told now."""
@@ -99,7 +100,7 @@ class Meter:
 
         Asked at every token, so it works nothing out.
         """
-        return self._can_extend and not self._told[1] and self._told[0] - self.usage.completion <= self._reach
+        return self.can_extend and not self._told[1] and self._told[0] - self.usage.completion <= self._reach
 
     @property
     def has_more(self) -> bool:
@@ -114,8 +115,8 @@ class Meter:
         """Note that `total` µcr are held."""
         self.held = max(self.held, total)
         self._allowance = None
-        if not self._can_extend:
-            self.is_exhausted = self.allowance < self.max_output
+        if not self.can_extend and self.allowance < self.max_output:
+            self.short_of = CREDIT
 
     def ask_early(self) -> None:
         """Ask for more when less than a whole slice is left, not half: answers take long."""
@@ -150,7 +151,7 @@ class Meter:
             return None
         allowance = self.allowance
         left = allowance - self.usage.completion
-        if self.is_exhausted or allowance >= self.max_output or left > self._reach:
+        if self.short_of is not None or allowance >= self.max_output or left > self._reach:
             return None
         if left and self._refused_at == self._told[0]:
             return None
@@ -163,10 +164,11 @@ class Meter:
         if total >= request.amount:
             self._slice = min(self._slice * 2, self._largest_slice)
 
-    def refused(self, request: HoldRequest) -> None:
-        """Note that the hold could not be extended by even one token."""
+    def refused(self, request: HoldRequest, why: str = CREDIT) -> None:
+        """Note that the hold could not be extended by even one token, and `why`."""
         self._refused_at = self._told[0]
-        self.is_exhausted = request.is_final
+        if request.is_final:
+            self.short_of = why
 
     def charge(self, usage: Usage) -> int:
         """Return the µcr that `usage` costs."""

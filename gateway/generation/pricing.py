@@ -14,15 +14,18 @@ import msgspec
 import structlog
 from django.utils.crypto import salted_hmac
 
+from billing.limits.types import Waiting
 from billing.rating import batch_multiplier
 from billing.writer.errors import WriterError
-from billing.writer.operations import Held, Refused, Repin, Reserve, Stale
+from billing.writer.operations import Answer, Held, Refused, Repin, Reserve, Stale
+from gateway.concurrency.turns import credit_key
 from gateway.delivery.delivery import delivering
 from gateway.errors.faults import ledger_unavailable, refusal_of_hold
 from gateway.errors.refusal import Refusal
 from gateway.generation.meter import HoldRequest, Meter
 from gateway.generation.placement import Placement
-from gateway.runtime.runtime import Ledger
+from gateway.runtime.principal import Principal
+from gateway.runtime.runtime import Ledger, Runtime
 from inference.types import Prepared
 
 REPIN_SECONDS = 5.0  # a request that moves waits so long for its hold's new price
@@ -85,10 +88,29 @@ def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) 
     )
 
 
-async def hold(ledger: Ledger, reserve: Reserve) -> Held:
-    """Return the answer of a hold that was made, or raise a Refusal; the writer releases one that came too late."""
+async def hold(
+    runtime: Runtime, principal: Principal, reserve: Reserve, price: Priced, *, since: float, until: float
+) -> Held:
+    """Return the answer of a hold that was made, or raise a Refusal, also where the principal is no more what it was;
+    the writer releases one that came too late.
+
+    A request that came at `since` waits, at most until `until` (the loop's clock), for what others hold. Where nothing
+    can be held later it takes less than the whole amount only where there isn't more.
+    """
+    whole = reserve if price.meter.can_extend else msgspec.structs.replace(reserve, least=reserve.amount)
+
+    async def ask(_: Waiting | None) -> Answer:
+        await runtime.principals.confirm(principal)  # it may have waited: here, in queues or for its body
+        answer = await runtime.writer.submit(whole)
+        if isinstance(answer, Refused) and answer.freed < whole.least and whole is not reserve:
+            return await runtime.writer.submit(reserve)
+        return answer
+
+    def is_held(answer: Answer) -> bool:
+        return isinstance(answer, Refused) and answer.freed >= reserve.least
+
     try:
-        answer = await ledger.submit(reserve)
+        answer = await runtime.turns.take(credit_key(reserve.wallet), ask, is_held, since=since, until=until)
     except WriterError as error:
         log.warning("reserve_failed", error=str(error))
         raise ledger_unavailable() from error

@@ -75,12 +75,13 @@ def correction(request: UUID, wallet: UUID, finished: Finished, *, card: CardPri
 
 
 def end_of(
-    finished: Finished, fault: EngineFault | None, *, is_cancelled: bool, is_exhausted: bool
+    finished: Finished, fault: EngineFault | None, *, is_cancelled: bool, short_of: str | None
 ) -> tuple[FinishReason, EngineFault | None, str | None]:
     """Return reason, error and sluice_reason as the client is told them.
 
     `is_cancelled` says that this gateway stopped the request, and `fault` why: None that its client left, the only end
-    that is told as cancelled. An engine that stopped on its own account failed.
+    that is told as cancelled. An engine that stopped on its own account failed. `short_of` says why no more credit
+    could be held.
     """
     if finished.error is not None:
         return FinishReason.ERROR, finished.error, None
@@ -89,8 +90,8 @@ def end_of(
             return FinishReason.CANCELLED, None, None
         return FinishReason.ERROR, fault or ENGINE_STOPPED, None
     if finished.reason is FinishReason.ALLOWANCE:
-        if is_exhausted:
-            return FinishReason.LENGTH, None, "credit_exhausted"
+        if short_of is not None:
+            return FinishReason.LENGTH, None, short_of
         return FinishReason.ERROR, LEDGER_SLOW, None
     return finished.reason, None, None
 

@@ -16,7 +16,7 @@ from billing.limits.types import RateStore
 from billing.writer.operations import Answer, Operation, Release, Settle
 from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.concurrency.pace import Pace
-from gateway.concurrency.turns import Turns
+from gateway.concurrency.turns import Turns, credit_key
 from gateway.database.threads import DatabaseThreads
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
@@ -124,7 +124,7 @@ class Runtime:
             parts.engines, seconds=settings.SLUICE_EXAMPLES_SECONDS, model=settings.SLUICE_EXAMPLES_MODEL
         )
         self.conversations: TenantCache[Key, Kept] = TenantCache(MOST_CONVERSATIONS)
-        self.turns = Turns(parts.rates)
+        self.turns = Turns()
         self.pace = Pace()
         self.replays = Replays(self.threads, self.own_threads, self.incarnation, self.supervise)
         self.lock = lock
@@ -174,6 +174,7 @@ class Runtime:
     def left(self, generation: Running) -> None:
         """Renew the lease of `generation`'s hold no longer: the hold is closed, or left to the sweep."""
         self.live.pop(generation.id, None)
+        self.turns.wake(credit_key(generation.principal.wallet))
 
     def unsettled(self, operation: Settle | Release) -> None:
         """Keep what closes a hold and was not answered in time: the sweep asks for it again, the lease is kept."""

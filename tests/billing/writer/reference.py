@@ -62,7 +62,7 @@ class Reference:
                 return Held(self.holds[op.request][1], purse.available)
             take = min(op.amount, purse.available)
             if purse.available < 0 or take < op.least:
-                return Refused("wallet", purse.available)
+                return Refused("wallet", purse.available, purse.available + purse.held)
             purse.held += take
             self.holds[op.request] = [op.wallet, take, op.owner, self.now, {}]
             self.pin(op)
@@ -75,7 +75,7 @@ class Reference:
             target = min(op.amount, reach)
             target = max(target, hold[1])
             if target < op.least:
-                return Refused("wallet", purse.available)
+                return Refused("wallet", purse.available, purse.available + purse.held)
             purse.held += target - hold[1]
             hold[1] = target
             if isinstance(op, Repin):

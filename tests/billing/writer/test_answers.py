@@ -92,9 +92,9 @@ def test_facts_that_no_record_could_take_are_refused_before_anything_runs(desk, 
 def test_reserve_takes_what_fits_down_to_its_least(desk):
     wallet = make_wallet(credit=100)
     assert desk.ask_one(reserve(wallet, 80, 10)) == Held(80, 20)
-    assert desk.ask_one(reserve(wallet, 80, 21)) == Refused("wallet", 20)
+    assert desk.ask_one(reserve(wallet, 80, 21)) == Refused("wallet", 20, 100)
     assert desk.ask_one(reserve(wallet, 80, 20)) == Held(20, 0)
-    assert desk.ask_one(reserve(wallet, 80, 1)) == Refused("wallet", 0)
+    assert desk.ask_one(reserve(wallet, 80, 1)) == Refused("wallet", 0, 100)
     Wallet.objects.filter(pk=wallet.pk).update(state=Wallet.State.FROZEN)
     assert desk.ask_one(reserve(wallet, 0, 0)) == Refused("wallet_frozen", 0)
 
@@ -106,7 +106,7 @@ def test_an_overdrawn_wallet_holds_nothing_more(desk):
     assert desk.ask_one(settle(made, 30)) == Settled(30, -20, 0)
     taken = LedgerTransfer.objects.filter(request=made.request).order_by("order")
     assert [(t.amount, t.grant_id is None) for t in taken] == [(10, False), (20, True)]
-    assert desk.ask_one(reserve(wallet, 0, 0)) == Refused("wallet", -15)
+    assert desk.ask_one(reserve(wallet, 0, 0)) == Refused("wallet", -15, -15)
 
 
 def test_extend_never_lowers_and_ends_with_its_hold(desk):
@@ -114,7 +114,7 @@ def test_extend_never_lowers_and_ends_with_its_hold(desk):
     made = reserve(wallet, 50)
     desk.ask_one(made)
     assert desk.ask_one(extend(made, 20)) == Held(50, 50)
-    assert desk.ask_one(extend(made, 500, 101)) == Refused("wallet", 50)
+    assert desk.ask_one(extend(made, 500, 101)) == Refused("wallet", 50, 100)
     assert desk.ask_one(extend(made, 500, 100)) == Held(100, 0)
     assert desk.ask_one(extend(made, 500, 100)) == Held(100, 0)
     desk.ask_one(release(made))
@@ -188,7 +188,7 @@ def test_what_has_ended_expires_in_the_flush_that_asks_for_credit(desk, clock):
     gone = grant(wallet, 70, expires_at=timezone.now() + timedelta(days=1))
     clock.set(gone.expires_at)
     answers = desk.ask(reserve(wallet, 100, 10), reserve(wallet, 100, 10), reserve(make_wallet(credit=5), 5))
-    assert answers == [Held(30, 0), Refused("wallet", 0), Held(5, 0)]
+    assert answers == [Held(30, 0), Refused("wallet", 0, 30), Held(5, 0)]
     wallet.refresh_from_db()
     gone.refresh_from_db()
     assert (wallet.posted, wallet.next_grant_change_at) == (30, None)

@@ -45,9 +45,9 @@ def test_a_hold_takes_no_more_than_the_budget_leaves(desk):
     assert desk.ask(first) == [Held(60, 940)]
     second = of_budget(budget, reserve(wallet, 60, least=10))
     assert desk.ask(second) == [Held(40, 900)]
-    assert desk.ask(of_budget(budget, reserve(wallet, 1))) == [Refused("day", 0)]
+    assert desk.ask(of_budget(budget, reserve(wallet, 1))) == [Refused("day", 0, 100)]
     assert desk.ask(reserve(wallet, 1)) == [Held(1, 899)]
-    assert desk.ask(extend(first, 90, 61)) == [Refused("day", 0)]
+    assert desk.ask(extend(first, 90, 61)) == [Refused("day", 0, 100)]
     assert desk.ask(settle(first, 20), release(second)) == [Settled(20, 980, 41), Settled(0, 980, 1)]
     assert counts(budget) == (0, 20, 20, 20)
     assert desk.ask(of_budget(budget, reserve(wallet, 200, least=1))) == [Held(80, 899)]
@@ -60,14 +60,14 @@ def test_an_extension_and_a_move_take_what_the_budget_leaves(desk):
     assert desk.ask(made) == [Held(10, 990)]
     assert desk.ask(extend(made, 70, 20)) == [Held(70, 930)]
     assert desk.ask(repin(made, 400, 71)) == [Held(100, 900)]
-    assert desk.ask(repin(made, 400, 101)) == [Refused("month", 0)]
+    assert desk.ask(repin(made, 400, 101)) == [Refused("month", 0, 100)]
     assert counts(budget)[0] == 100
 
 
 def test_the_wallet_is_named_where_it_is_the_shorter(desk):
     wallet = make_wallet(credit=50)
     budget = make_budget(wallet, total_limit=100)
-    assert desk.ask(of_budget(budget, reserve(wallet, 60))) == [Refused("wallet", 50)]
+    assert desk.ask(of_budget(budget, reserve(wallet, 60))) == [Refused("wallet", 50, 50)]
 
 
 def test_periods_end_and_the_total_stays(desk):
@@ -78,14 +78,14 @@ def test_periods_end_and_the_total_stays(desk):
     desk.ask(settle(made, 100))
     assert desk.ask(of_budget(budget, reserve(wallet, 1))) == [Refused("day", 0)]
     Budget.objects.update(day="2020-01-31")
-    assert desk.ask(of_budget(budget, reserve(wallet, 60))) == [Refused("month", 50)]
+    assert desk.ask(of_budget(budget, reserve(wallet, 60))) == [Refused("month", 50, 50)]
     Budget.objects.update(day="2020-01-31", month="2020-01-01")
     again = of_budget(budget, reserve(wallet, 100))
     assert desk.ask(again) == [Held(100, 800)]
     desk.ask(settle(again, 100))
     assert counts(budget) == (0, 100, 100, 200)
     Budget.objects.update(day="2020-01-31", month="2020-01-01")
-    assert desk.ask(of_budget(budget, reserve(wallet, 21))) == [Refused("total", 20)]
+    assert desk.ask(of_budget(budget, reserve(wallet, 21))) == [Refused("total", 20, 20)]
 
 
 def test_a_correction_counts_too(desk):

@@ -133,7 +133,7 @@ def test_pinning_anew_takes_what_fits_or_changes_nothing(desk):
     wallet = make_wallet(credit=100)
     made = reserve(wallet, 10)
     desk.ask_one(made)
-    assert desk.ask_one(repin(made, 200, least=101)) == Refused("wallet", 90)
+    assert desk.ask_one(repin(made, 200, least=101)) == Refused("wallet", 90, 100)
     hold = Hold.objects.get(pk=made.request)
     assert (hold.deployment, hold.card_version, hold.model) == (made.deployment, made.card_version, made.model)
     assert hold.amount == 10

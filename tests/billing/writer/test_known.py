@@ -194,7 +194,7 @@ def test_no_credit_is_never_refused_from_memory(desk, readings):
     grant(wallet, 500)
     readings.clear()
     assert desk.ask_one(reserve(wallet, 400)) == Held(400, 200)
-    assert desk.ask_one(reserve(wallet, 400)) == Refused("wallet", 200)
+    assert desk.ask_one(reserve(wallet, 400)) == Refused("wallet", 200, 600)
     assert readings
 
 

@@ -120,7 +120,8 @@ def remembered_then_changed(monkeypatch, wallet, change):
 def test_what_came_between_a_decision_from_memory_and_its_writing_is_seen(monkeypatch, change):
     wallet = CASES[change]()
     answer, remembered = remembered_then_changed(monkeypatch, wallet, change)
-    assert (answer, remembered) == (Refused("wallet", 100), 1)
+    assert isinstance(answer, Refused)
+    assert (answer.limit, answer.available, remembered) == ("wallet", 100, 1)
     now = Wallet.objects.get(pk=wallet.pk)
     assert now.posted - now.held >= -now.overdraft_limit
     assert reconcile.check(connection, recompute=False) == []

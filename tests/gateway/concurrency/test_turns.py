@@ -10,7 +10,7 @@ import pytest
 from billing.limits.memory import MemoryRateStore
 from billing.limits.redis import store as redis_store
 from billing.limits.types import Limited, Take, Taken
-from gateway.concurrency.turns import Turns
+from gateway.concurrency.turns import Turns, lease_in_turn
 from gateway.errors.refusal import Refusal
 from gateway.runtime.hints import Hints
 from tests.billing.limits.contract import SECOND, bucket, lease
@@ -27,14 +27,17 @@ class Gateway:
 
     def __init__(self, store, order, poll_seconds=60.0):
         self.store = store
-        self.turns = Turns(store, poll_seconds)
+        self.turns = Turns(poll_seconds)
         self.order = order
 
     def ask(self, name, *, limit=1, since=None, seconds=60.0, takes=()):
         since = now() if since is None else since
 
         async def asked():
-            decision = await self.turns.take(list(takes), lease(name, limit), since=since, until=now() + seconds)
+            until = now() + seconds
+            decision = await lease_in_turn(
+                self.turns, self.store, list(takes), lease(name, limit), since=since, until=until
+            )
             if isinstance(decision, Taken):
                 self.order.append(name)
             return decision

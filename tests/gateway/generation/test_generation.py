@@ -13,7 +13,6 @@ from billing.rating import CardPrices, charge
 from billing.writer.errors import WriterBusyError, WriterError
 from billing.writer.operations import Extend, Release, Reserve, Settle
 from gateway.concurrency.limiter import ConcurrencyLimiter
-from gateway.concurrency.turns import Turns
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import admission, hold, settlement
@@ -600,7 +599,6 @@ async def test_parallel_requests_wait_for_their_tenants_places_and_are_all_answe
     rate = Bucket("many", "requests", 600, 60_000_000, 1_200)
     stand = await make_stand(terms={"concurrency": 64, "request_bucket": rate}, tokens=5)
     stand.runtime.rates = CountingRates(stand.runtime.rates)
-    stand.runtime.turns = Turns(stand.runtime.rates)
 
     async def one():
         _, outcome, _ = await collect(await start(stand))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 from django.conf import settings
@@ -117,6 +118,54 @@ async def test_a_key_with_a_small_rate_of_credit_takes_no_more_at_once(tmp_path)
         assert principal.most_at_once == 2000
         _, outcome, _ = await collect(await start_generation(runtime, principal, make_intent(max_tokens=30), uuid7()))
         assert (outcome.error, outcome.usage.output) == (None, 30)
+
+
+async def test_requests_wait_for_credit_that_others_only_hold(tmp_path):
+    """Each holds far more than it is charged, and together they are charged what there is."""
+    world = await in_database(make_world, credit=16 * 1480, tokens=12, terms={"slice_tokens": 256})
+    async with opened(tmp_path) as runtime:
+        principal = await principal_of(runtime, world)
+
+        async def one():
+            return (await collect(await start_generation(runtime, principal, make_intent(max_tokens=250), uuid7())))[1]
+
+        outcomes = await asyncio.gather(*(one() for _ in range(16)))
+    assert {(outcome.reason, outcome.charge) for outcome in outcomes} == {(FinishReason.STOP, 1480)}
+    charged, _ = await in_database(assert_books, world, records=16)
+    assert charged == 16 * 1480
+
+
+async def test_what_is_held_too_long_is_asked_for_again_and_what_is_not_there_is_not(tmp_path, monkeypatch):
+    world = await in_database(make_world, credit=1000 + 16 * 40 + 1000, tokens=40, hang_at=10)
+    async with opened(tmp_path) as runtime:
+        principal = await principal_of(runtime, world)
+        monkeypatch.setattr(runtime.gate, "waits_until", lambda since: since)
+        first = await start_generation(runtime, principal, make_intent(), uuid7())
+        with pytest.raises(Refusal) as caught:
+            await start_generation(runtime, principal, make_intent(), uuid7())
+        assert (caught.value.status, caught.value.code) == (429, "credit_held")
+        assert caught.value.headers["retry-after"] == "1"
+        engine_of(runtime, world).release()
+        await collect(first)
+        with pytest.raises(Refusal) as caught:
+            await start_generation(runtime, principal, make_intent(), uuid7())
+        assert (caught.value.status, caught.value.code) == (402, "credit_balance_exhausted")
+    await in_database(assert_books, world, records=1)
+
+
+async def test_a_foreign_answer_is_not_cut_by_what_others_hold(tmp_path, monkeypatch):
+    world = await in_database(make_world, credit=1000 + 100 * 40 + 2000, tokens=20)
+    async with opened(tmp_path) as runtime:
+        engine = engine_of(runtime, world)
+        monkeypatch.setattr(type(engine), "info", replace(engine.info, can_extend=False))
+        principal = await principal_of(runtime, world)
+
+        async def one():
+            return (await collect(await start_generation(runtime, principal, make_intent(max_tokens=100), uuid7())))[1]
+
+        outcomes = await asyncio.gather(*(one() for _ in range(3)))
+    assert {(outcome.reason, outcome.charge) for outcome in outcomes} == {(FinishReason.STOP, 1800)}
+    await in_database(assert_books, world, records=3)
 
 
 async def test_many_at_once_share_scarce_credit_without_going_below_zero(tmp_path):

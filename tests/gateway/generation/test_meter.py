@@ -38,7 +38,7 @@ def test_what_cannot_be_extended_is_held_for_whole_and_its_allowance_is_final():
     first = meter.first_hold(10**9)
     assert first == HoldRequest(1000 + 1000 * 40, 1040)
     meter.granted(first.amount)
-    assert (meter.allowed, meter.is_exhausted, meter.next_hold()) == ((1000, True), False, None)
+    assert (meter.allowed, meter.short_of, meter.next_hold()) == ((1000, True), None, None)
     meter.used(Usage(input=100, output=999))
     assert meter.next_hold() is None
 
@@ -74,14 +74,14 @@ def test_what_cannot_be_extended_gets_what_the_credit_allows():
     meter = make_meter(can_extend=False)
     meter.first_hold(10**9)
     meter.granted(1000 + 7 * 40 + 39)
-    assert (meter.allowed, meter.is_exhausted, meter.next_hold()) == ((7, True), True, None)
+    assert (meter.allowed, meter.short_of, meter.next_hold()) == ((7, True), "credit_exhausted", None)
 
 
 def test_what_cannot_be_extended_is_no_longer_than_may_be_taken_at_once():
     meter = make_meter(can_extend=False)
     assert meter.first_hold(1000 + 50 * 40 + 1) == HoldRequest(1000 + 50 * 40, 1040)
     meter.granted(1000 + 50 * 40)
-    assert (meter.max_output, meter.allowed, meter.is_exhausted) == (50, (50, True), False)
+    assert (meter.max_output, meter.allowed, meter.short_of) == (50, (50, True), None)
     assert make_meter(can_extend=False).first_hold(10) == HoldRequest(1040, 1040)
 
 
@@ -162,7 +162,7 @@ def test_credit_that_came_back_after_a_refusal_is_used():
     request = meter.next_hold()
     meter.extended(request, request.amount)
     assert meter.allowed == (48, False)
-    assert not meter.is_exhausted
+    assert meter.short_of is None
 
 
 DEAR_REASONING = CardPrices.build(
@@ -236,7 +236,7 @@ def test_an_engine_that_keeps_to_its_allowance_stands_still_only_where_the_credi
                 meter.refused(request)
     assert told[1], "an engine waits for more only where it was not told that this is all"
     if usage.completion < max_output:
-        assert meter.is_exhausted
+        assert meter.short_of
         dearest = {"reasoning" if reasoning >= output else "output": 1}
         assert credit < meter.charge(replace(usage, **{n: getattr(usage, n) + more for n, more in dearest.items()}))
 
