@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backup import archive, secrets, service
+from gateway.backup import archive, former_migrations, secrets, service
 from gateway.backup.archive import BackupError, Manifest
-from gateway.database import former_migrations
 
 ROOT = Path(__file__).resolve().parents[3]
 
