@@ -25,9 +25,9 @@ from uuid import UUID
 import structlog
 
 from gateway.errors.refusal import Refusal
-from gateway.generation.placement import ADAPTERS_OWN, Placement, Reach, has_failed
+from gateway.generation.placement import Placement, Reach
 from gateway.runtime import tracing
-from gateway.runtime.flight import Flight
+from gateway.runtime.flight import ADAPTERS_OWN, Flight
 from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
 from inference.types import (
     Delta,
@@ -149,10 +149,7 @@ class Attempts:
         flight.sent()
         end = await self._run_on(flight, note)
         if not self._is_cancelled():
-            if has_failed(end):
-                flight.failed()
-            elif isinstance(end, Finished) and end.error is None and end.reason is not FinishReason.CANCELLED:
-                flight.succeeded()
+            flight.ended(end)
         return end
 
     async def _run_on(self, flight: Flight, note: Callable[[Event], None]) -> EngineError | Finished:
@@ -275,8 +272,8 @@ class Attempts:
             try:
                 await self._prepare(replace(self._prepared.request, id=self._id, resumed=self._resumed()))
             except EngineError as error:
-                if self.placement.flight is not None and has_failed(error):
-                    self.placement.flight.failed()
+                if self.placement.flight is not None:
+                    self.placement.flight.ended(error)
                 self._fail(error)
                 continue
             except Refusal as refusal:

@@ -18,19 +18,17 @@ from gateway.generation.estimates import estimate
 from gateway.generation.intent import Intent
 from gateway.generation.labelling import Labelling, held_to, labelling_of, why_unlabelled
 from gateway.runtime.engines import Engines
-from gateway.runtime.flight import Flight
+from gateway.runtime.flight import ADAPTERS_OWN, Flight
 from gateway.runtime.principal import Principal
 from gateway.runtime.snapshot import Snapshot
 from inference.engine import Engine
 from inference.errors import (
-    DrainingError,
     EngineError,
     InvalidRequestError,
     OverloadedError,
-    UnpreparedError,
 )
 from inference.messages import Message
-from inference.types import Feature, Finished, GenerationRequest, Guidance, Kind, Prepared
+from inference.types import Feature, GenerationRequest, Guidance, Kind, Prepared
 from routing import hook
 from routing.catalogue import DeploymentEntry
 from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
@@ -44,11 +42,6 @@ from routing.types import Price, Route, RouteQuery
 T = TypeVar("T")
 
 MOST_REPLICAS = 3  # tried for one request
-ADAPTERS_OWN = frozenset({"adapter_refused", "adapters_in_use", "adapter_not_ready", "unknown_adapter"})
-"""Codes of failures that say nothing of the replica's base, nor of its other adapters."""
-
-DECLINED = ADAPTERS_OWN | {OverloadedError.code, "queue_timeout", "out_of_memory", "unschedulable", "text_failed"}
-"""Codes of ends that say nothing of an engine's health: it had no room, or couldn't do this request alone."""
 
 log = structlog.get_logger(__name__)
 
@@ -113,7 +106,7 @@ class Placement:
         route, tokens = self.route, self.intent.characters // CHARACTERS_PER_TOKEN
         prefix = self._prefixes.get(route.model, ())
         self.flight = self._engines.enter(
-            route.replica, tokens, adapter=route.adapter, matched=route.matched, prefix=prefix
+            route.replica, tokens, self.principal.tenant, adapter=route.adapter, matched=route.matched, prefix=prefix
         )
         if self.flight is None:
             raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
@@ -234,8 +227,7 @@ class Placement:
                     self._generate_instead(error)
                     continue
                 is_adapters = error.code in ADAPTERS_OWN
-                if has_failed(error):
-                    flight.failed()
+                flight.ended(error)
                 self.note_failure(error.message, is_adapters=is_adapters)
                 if len(self.attempts) >= MOST_REPLICAS:
                     raise refusal_of_engine(error) from error
@@ -356,11 +348,3 @@ def _as_adapter(error: EngineError, model: str) -> EngineError:
     if error.code != "unknown_adapter":
         return error
     return OverloadedError("This model's adapter is not loaded yet: try again.", code="adapter_not_ready")
-
-
-def has_failed(end: EngineError | Finished) -> bool:
-    """Whether the engine failed, rather than declined what it can't take now or never."""
-    if isinstance(end, EngineError):
-        declined = (OverloadedError, DrainingError, InvalidRequestError, UnpreparedError)
-        return not isinstance(end, declined)
-    return end.error is not None and end.error.param is None and end.error.code not in DECLINED

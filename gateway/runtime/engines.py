@@ -146,16 +146,17 @@ class Engines:
         self,
         replica: UUID,
         prompt_tokens: int,
+        tenant: UUID,
         *,
         adapter: str = "",
         matched: int = 0,
         prefix: tuple[Digest, ...] = (),
     ) -> Flight | None:
-        """Count a request on the replica until the flight's close; None when the catalogue doesn't have it."""
+        """Count a tenant's request on the replica until the flight's close; None when the catalogue doesn't have it."""
         entry = self._entries.get(replica)
         if entry is None:
             return None
-        return Flight(entry, prompt_tokens, adapter=adapter, matched=matched, prefix=prefix)
+        return Flight(entry, prompt_tokens, tenant, adapter=adapter, matched=matched, prefix=prefix)
 
     def any_ready(self) -> bool:
         """True when some replica takes work."""

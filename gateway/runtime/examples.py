@@ -40,7 +40,6 @@ CHUNK = 16  # examples that are read at once
 READ_SECONDS = 30.0
 UNREAD_SECONDS = 10.0  # until an engine that failed to read them is asked again
 FIRST_SECONDS = 15.0  # that a new gateway waits for the first reading
-QUEUE = "routing"  # whose share of the engine reading examples counts for
 ON_LOOP = 64  # pairs of vectors; more are compared in a thread
 
 log = structlog.get_logger(__name__)
@@ -67,6 +66,9 @@ class Asker(NamedTuple):
     queue: str
     band: int
     weight: int
+
+
+_ITSELF = Asker(UUID(int=0), "routing", LOWEST_BAND, 1)  # for which the gateway reads the rules' examples
 
 
 class _Turns:
@@ -160,7 +162,7 @@ class Examples:
     async def _read(self, deployment: DeploymentEntry, texts: Sequence[str]) -> list[Numbers | None]:
         """Return the examples' vectors; one that the model refuses has none, and leaves the others theirs."""
         try:
-            return await self._embedded(deployment, texts, queue=QUEUE, band=LOWEST_BAND, seconds=READ_SECONDS)
+            return await self._embedded(deployment, texts, _ITSELF, READ_SECONDS)
         except InvalidRequestError as error:
             if len(texts) > 1:
                 return [vector for text in texts for vector in await self._read(deployment, (text,))]
@@ -234,9 +236,7 @@ class Examples:
         """Compare `texts`; raise TimeoutError where that lasts `until` a moment of the loop's."""
         seconds = max(0.0, until - asyncio.get_running_loop().time())
         try:
-            given = await self._embedded(
-                deployment, texts, queue=asker.queue, band=asker.band, weight=asker.weight, seconds=seconds
-            )
+            given = await self._embedded(deployment, texts, asker, seconds)
         except EngineError as error:
             log.warning("examples_not_compared", error=error.message, deployment=deployment.name)
             return Comparison(abstained="the embedding model could not compare it")
@@ -250,14 +250,7 @@ class Examples:
         return nearest(vectors, known)
 
     async def _embedded(
-        self,
-        deployment: DeploymentEntry,
-        texts: Sequence[str],
-        *,
-        queue: str,
-        band: int,
-        seconds: float,
-        weight: int = 1,
+        self, deployment: DeploymentEntry, texts: Sequence[str], asker: Asker, seconds: float
     ) -> list[Numbers | None]:
         """Return the vector of each text, of length one, None where it has no direction; raise TimeoutError after
         `seconds`, or an EngineError.
@@ -267,21 +260,22 @@ class Examples:
             key=self._engines.load,
             default=None,
         )
-        flight = None if replica is None else self._engines.enter(replica, sum(map(len, texts)) // 4)
+        flight = None if replica is None else self._engines.enter(replica, sum(map(len, texts)) // 4, asker.tenant)
         if flight is None:
             raise UnreachableError("no replica of the embedding model is ready")
         request = GenerationRequest(
             id=uuid7().hex,
-            tenant=queue,
-            domain=queue,
+            tenant=asker.queue,
+            domain=asker.queue,
             kind=Kind.EMBEDDING,
-            weight=weight,
+            weight=asker.weight,
             inputs=tuple(texts),
             truncate=True,
-            band=band,
+            band=asker.band,
             queue_seconds=seconds,
         )
         found: dict[int, Numbers | None] = {}
+        fault = None
         try:
             async with asyncio.timeout(seconds):
                 prepared = await flight.engine.prepare(request)
@@ -290,16 +284,18 @@ class Examples:
                     async for event in events:
                         if isinstance(event, Vector):
                             found[event.index] = unit(event.data)
-                        elif isinstance(event, Finished) and event.error is not None:
-                            raise EngineError(event.error.message)
-        except UnreachableError:
-            flight.failed()
+                        elif isinstance(event, Finished):
+                            flight.ended(event)
+                            fault = event.error
+        except EngineError as error:
+            flight.ended(error)
             raise
         finally:
             flight.close()
+        if fault is not None:
+            raise EngineError(fault.message)
         if len(found) != len(texts):
             raise EngineError("the embedding model gave fewer vectors than texts")
-        flight.succeeded()
         return [found[index] for index in range(len(texts))]
 
     def _deployment(self, catalogue: Catalogue) -> DeploymentEntry | None:

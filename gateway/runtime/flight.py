@@ -6,9 +6,18 @@ Load is counted here and nowhere else, so that it returns to zero on every path.
 from __future__ import annotations
 
 import time
+from uuid import UUID
 
 from gateway.runtime.engine_entry import CHUNK_TOKENS, EngineEntry
+from inference.errors import DrainingError, EngineError, InvalidRequestError, OverloadedError, UnpreparedError
+from inference.types import Finished, FinishReason
 from routing.prefix import Digest
+
+ADAPTERS_OWN = frozenset({"adapter_refused", "adapters_in_use", "adapter_not_ready", "unknown_adapter"})
+"""Codes of failures that say nothing of the replica's base, nor of its other adapters."""
+
+_NO_ROOM = frozenset({OverloadedError.code, "queue_timeout", "out_of_memory", "unschedulable"})
+_ITS_OWN = frozenset({"text_failed", "non_finite_logits", "non_finite_vector"})  # wrong in this request's row alone
 
 
 class Flight:
@@ -20,6 +29,7 @@ class Flight:
         self,
         entry: EngineEntry,
         prompt_tokens: int,
+        tenant: UUID,
         *,
         adapter: str = "",
         matched: int = 0,
@@ -30,7 +40,7 @@ class Flight:
         self._entry = entry
         self._is_open = True
         self._sent_at: float | None = None
-        self._ticket = entry.breaker.enter()
+        self._ticket = entry.breaker.enter(tenant)
         self._uncached = max(0, prompt_tokens - matched)
         self._matched = matched
         self._known = entry.prefixes.add(prefix) if prefix else ()
@@ -62,13 +72,12 @@ class Flight:
             if missing < len(self._known):
                 self._entry.prefixes.forget(self._known[missing])
 
-    def succeeded(self) -> None:
-        """Note that the engine answered it to its end."""
-        self._entry.breaker.succeeded(self._ticket)
-
-    def failed(self) -> None:
-        """Note that the engine failed on it."""
-        self._entry.breaker.failed(self._ticket)
+    def ended(self, end: EngineError | Finished) -> None:
+        """Note what its end says of the engine: that it failed or answered well, or nothing."""
+        if has_failed(end):
+            self._entry.breaker.failed(self._ticket)
+        elif isinstance(end, Finished) and end.error is None and end.reason is not FinishReason.CANCELLED:
+            self._entry.breaker.succeeded(self._ticket)
 
     def close(self) -> None:
         """Take the request off the load; a second call does nothing."""
@@ -82,3 +91,12 @@ class Flight:
     def _drop(self) -> None:
         self._entry.uncached -= self._uncached
         self._uncached = 0
+
+
+def has_failed(end: EngineError | Finished) -> bool:
+    """Whether the engine failed, rather than declined what it can't take now or never, or was wrong in one row."""
+    if isinstance(end, EngineError):
+        declined = (OverloadedError, DrainingError, InvalidRequestError, UnpreparedError)
+        return not isinstance(end, declined)
+    fault = end.error
+    return fault is not None and fault.param is None and fault.code not in ADAPTERS_OWN | _NO_ROOM | _ITS_OWN

@@ -17,6 +17,7 @@ from billing.writer.operations import Release, Renew, Reserve, Settle
 from billing.writer.view import HoldRow, View, WalletRow
 from gateway.delivery.outcome import Outcome
 from gateway.generation.intent import Intent
+from gateway.runtime.breaker import FAILURES
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, Reading, Stamp
 from gateway.runtime.metrics import Metrics
@@ -91,6 +92,12 @@ class MemoryWriter:
     @property
     def renews(self):
         return self.of(Renew)
+
+
+def break_circuit(breaker, failures=FAILURES):
+    """Have so many requests fail, each of another tenant."""
+    for _ in range(failures):
+        breaker.failed(breaker.enter(uuid7()))
 
 
 def make_principal(wallet=None, **terms):

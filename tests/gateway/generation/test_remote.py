@@ -19,7 +19,7 @@ from gateway.database.threads import DatabaseThreads
 from gateway.generation.sweep import Sweep
 from gateway.runtime.breaker import FAILURES
 from routing.services.catalogue import add_model
-from tests.gateway.doubles import CARD
+from tests.gateway.doubles import CARD, break_circuit
 from tests.gateway.edge.client import Exchange, ask, assert_error
 from tests.gateway.edge.server import with_runtime
 from tests.gateway.world import assert_books, in_database, make_world, opened, settled
@@ -42,9 +42,10 @@ class Stand:
         self.runtime = runtime
         self.application = with_runtime(runtime)
 
-    def chat(self, text="a b c d e f", **fields):
+    def chat(self, text="a b c d e f", world=None, **fields):
         body = {"model": "remote", "messages": [{"role": "user", "content": text}]} | fields
-        return Exchange(self.application, "POST", "/v1/chat/completions", body=body, key=self.world.secret)
+        key = (world or self.world).secret
+        return Exchange(self.application, "POST", "/v1/chat/completions", body=body, key=key)
 
     @property
     def breaker(self):
@@ -169,14 +170,13 @@ async def test_a_client_that_leaves_a_silent_server_says_nothing_for_it(stand):
     """Else impatient clients keep a server that hangs in service, and each of them pays for its prompt."""
     async with stand(hang_before=True) as at:
         [entry] = [entry for entry in at.runtime.engines.entries() if entry.deployment.id == at.world.deployment]
-        for _ in range(FAILURES - 1):
-            entry.breaker.failed(entry.breaker.enter())
+        break_circuit(entry.breaker, FAILURES - 1)
         exchange = at.chat()
         await at.upstream.until(lambda: at.upstream.running)
         exchange.leave()
         await exchange.finished()
         await at.books(1)
-        entry.breaker.failed(entry.breaker.enter())
+        break_circuit(entry.breaker, 1)
         assert entry.obstacle.startswith("circuit open")
 
 
@@ -240,11 +240,24 @@ async def test_refusals_of_the_server_leave_nothing_held(stand, status, answered
 async def test_a_server_that_asks_its_operator_for_money_is_kept_out_until_it_takes_work_again(stand):
     """It answers at once, so that without a breaker it would get most requests."""
     async with stand(status=402, body=b'{"error": {"message": "no credits left on account acme-prod"}}') as at:
-        for _ in range(FAILURES):
-            answer = await at.chat().finished()
+        other = await in_database(make_world)
+        for world in (at.world, at.world, other):
+            answer = await at.chat(world=world).finished()
             assert_error(answer, 503, "engine_unavailable")
             assert b"acme" not in answer.body
         assert at.breaker.state == "open"
+
+
+@pytest.mark.parametrize("status", [402, 424, 500, 502])
+async def test_what_fails_one_tenant_takes_a_server_from_nobody_else(stand, status):
+    """Three prompts of one tenant that the server answered with 500 were a 503 for everybody."""
+    async with stand() as at:
+        other = await in_database(make_world)
+        at.upstream.plans = [Plan(status=status)] * 2 * FAILURES
+        for _ in range(2 * FAILURES):
+            assert_error(await at.chat().finished(), 503, "engine_unavailable")
+        assert at.breaker.state == "closed"
+        assert (await at.chat(world=other).finished()).status == 200
 
 
 @pytest.mark.parametrize("events", [b"", b'data: {"choices": [{"delta": {"content": ""}}]}\n\n'], ids=["1st", "2nd"])

@@ -7,13 +7,14 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 from gateway.home import worker_endpoint
-from gateway.runtime.breaker import FAILURES, FIRST_SECONDS, Breaker
+from gateway.runtime.breaker import FIRST_SECONDS, Breaker
 from gateway.runtime.engine_entry import RUNNING_TOKENS
 from gateway.runtime.engines import Engines, spec_of
 from gateway.runtime.metrics import Metrics
 from inference.curve import new_pair
 from inference.types import Health
 from routing.catalogue import DeploymentEntry, NodeEntry, ReplicaEntry
+from tests.gateway.doubles import break_circuit
 
 
 def entry(**fields):
@@ -144,8 +145,7 @@ async def test_an_engine_that_comes_back_is_not_kept_out_for_what_failed_before(
     engines.follow([entry()])
     await engines.look()
     [found] = engines.entries()
-    for _ in range(FAILURES):
-        found.breaker.failed(found.breaker.enter())
+    break_circuit(found.breaker)
     await engines.look()  # it was ready all the while: nothing has changed
     assert "circuit open" in found.obstacle
     found.engine.answer = Health(ready=False, reason="its worker has gone")
@@ -161,8 +161,7 @@ async def test_a_worker_that_followed_another_between_two_looks_is_not_kept_out_
     [found] = engines.entries()
     found.engine.answer = Health(ready=True, process="first")
     await engines.look()
-    for _ in range(FAILURES):
-        found.breaker.failed(found.breaker.enter())
+    break_circuit(found.breaker)
     await engines.look()
     assert "circuit open" in found.obstacle
     found.engine.answer = Health(ready=True, process="second")
@@ -184,12 +183,11 @@ async def test_a_circuit_is_shown_until_a_request_has_proved_the_engine():
         return metrics.registry.get_sample_value("sluice_deployment_circuit_open", {"deployment": "one", "node": ""})
 
     assert await shown() == 0
-    for _ in range(FAILURES):
-        found.breaker.failed(found.breaker.enter())
+    break_circuit(found.breaker)
     assert await shown() == 1
     now = FIRST_SECONDS
     assert await shown() == 1
-    ticket = found.breaker.enter()
+    ticket = found.breaker.enter(uuid4())
     assert await shown() == 1
     found.breaker.began(ticket)
     assert await shown() == 1
@@ -228,7 +226,7 @@ async def test_engine_is_closed_when_nothing_runs_on_it_any_more():
     one = entry()
     engines.follow([one])
     engine = engines.get(one.id)
-    flight = engines.enter(one.id, 10)
+    flight = engines.enter(one.id, 10, uuid4())
     engines.follow([])
     await engines.look()
     assert engines.usable(one.id) == "not open"

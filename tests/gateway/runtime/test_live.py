@@ -7,12 +7,13 @@ import pytest
 from django.urls import reverse
 
 from gateway.models import User
-from gateway.runtime.breaker import FAILURES, FIRST_SECONDS, Breaker
+from gateway.runtime.breaker import FIRST_SECONDS, Breaker
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.live import Live, live_of
 from inference.types import EngineInfo, Health, Histogram, Kind, Work
 from routing.catalogue import NodeEntry, ReplicaEntry
 from routing.models import Deployment, PublicModel
+from tests.gateway.doubles import break_circuit
 
 pytestmark = pytest.mark.django_db
 
@@ -55,8 +56,7 @@ def test_admin_shows_a_circuit_that_waits_for_its_proof(client, monkeypatch):
     runtime = runtime_of(tried=(row.id, Health(ready=True)))
     [entry] = runtime.engines.entries()
     entry.breaker = Breaker(lambda: now)
-    for _ in range(FAILURES):
-        entry.breaker.failed(entry.breaker.enter())
+    break_circuit(entry.breaker)
     now = FIRST_SECONDS
     monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
     for page in (
