@@ -1,7 +1,8 @@
 """Compiling grammars in a process of its own first, since nothing else can end a compilation that goes on too long.
 
 Most grammars end at llguidance's own limits; for some (an integer that is a multiple of 999983) it works for minutes.
-The process has a bounded memory, and may take `SECONDS` of a processor for each grammar.
+The process has a bounded memory, and may take `SECONDS` of a processor for each grammar. That time alone is a verdict:
+a process that is silent or gone may be so for the sake of others.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from inference.errors import EngineError
+from inference.errors import OverloadedError
 from inference.guidance import library
 
 SECONDS = 2  # of a processor, for one grammar
@@ -27,7 +29,7 @@ START_SECONDS = 30.0
 WALL_SECONDS = 6.0  # where others use the processors too; a gateway gives up on its call after 10
 MEMORY = 2 << 30  # bytes of addresses
 
-TOO_LONG = f"compiling it takes more than {SECONDS} s or too much memory"
+TOO_LONG = f"compiling it takes more than {SECONDS} s"
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,9 @@ class Checker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def problem(self, grammar: str) -> str | None:
-        """Return why `grammar` can't be compiled, TOO_LONG among others; None when it can."""
+        """Return why `grammar` can't be compiled, TOO_LONG among others; None when it can. Raise `OverloadedError` when
+        that can't be told now.
+        """
         if self._process is not None and self._process.poll() is not None:
             self._end()
         if self._process is None:
@@ -52,9 +56,12 @@ class Checker:
         if answer is not None:
             problem = json.loads(answer)
             return None if problem is None else str(problem)
-        self._end()
-        log.warning("a grammar of %d characters: %s", len(grammar), TOO_LONG)
-        return TOO_LONG
+        status = self._end()
+        if status == -signal.SIGXCPU:
+            log.warning("a grammar of %d characters: %s", len(grammar), TOO_LONG)
+            return TOO_LONG
+        log.warning("a grammar of %d characters was not checked: the process ended with %d", len(grammar), status)
+        raise OverloadedError("What guides the answer could not be compiled now: try again.")
 
     def _start(self) -> None:
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -68,11 +75,14 @@ class Checker:
         self._finalizer = weakref.finalize(self, _end, self._process)
         if self._ask(self._vocabulary, START_SECONDS) is None:
             self._end()
-            raise EngineError("The process that compiles grammars can't be started.", code="guidance_unavailable")
+            raise OverloadedError("The process that compiles grammars could not be started now: try again.")
 
-    def _end(self) -> None:
-        self._process = None
+    def _end(self) -> int:
+        """End the process; return its exit status."""
+        process, self._process = self._process, None
+        assert process is not None
         self._finalizer()
+        return process.returncode
 
     def _ask(self, line: bytes, seconds: float) -> bytes | None:
         """Return the line with which the process answers; None when it ends without, or time is over."""

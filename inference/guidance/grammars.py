@@ -71,7 +71,7 @@ class Grammars:
 
         Raise `InvalidRequestError`: ``guidance_invalid`` for what can't be read, ``guidance_unsupported`` for what
         can't be enforced, ``guidance_too_complex`` for what takes too long, ``guidance_unavailable`` for all when this
-        model's tokenizer can't be guided.
+        model's tokenizer can't be guided. Raise `OverloadedError`, which nothing is kept of, when it can't be told now.
         """
         check_guidance(guidance)
         with self._compiling:

@@ -134,10 +134,12 @@ def _require(matcher: Any) -> None:
 
 @contextmanager
 def _raising(kind: type[Exception]) -> Iterator[None]:
-    """Raise whatever the library raises as a `kind`: its panics are no Exceptions, and would end the thread."""
+    """Raise whatever the library raises as a `kind`: its panics are no Exceptions, and would end the thread. Too little
+    memory stays what it is, since it says nothing of a grammar.
+    """
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
+    except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # noqa: BLE001  see above
         raise kind(worded(str(error))) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from inference.core.grammar import Grammar, GrammarError
-from inference.errors import InvalidRequestError
+from inference.errors import InvalidRequestError, OverloadedError
 from inference.guidance import grammars as room
 from inference.guidance import library
 from inference.guidance.checking import Checker
@@ -184,6 +185,26 @@ def test_what_takes_too_long_is_ended_and_remembered(made: Grammars, monkeypatch
         made.known(endless)
     assert len(asked) == 1
     assert is_whole(made.compiled(Guidance(KIND.REGEX, "behind it")), "behind it")  # in a new process
+
+
+@pytest.mark.parametrize("stops", [signal.SIGSTOP, signal.SIGKILL], ids=["silent", "gone"])
+def test_a_busy_moment_refuses_no_grammar_for_good(
+    made: Grammars, monkeypatch: pytest.MonkeyPatch, stops: signal.Signals
+) -> None:
+    """A process that was stopped while it checked a small schema had the schema called too complex ever after."""
+    ask, guidance = Checker._ask, schema({"type": "object", "title": stops.name})
+
+    def stopped(checker: Checker, line: bytes, seconds: float) -> bytes | None:
+        assert checker._process is not None
+        checker._process.send_signal(stops)
+        return ask(checker, line, 0 if stops is signal.SIGSTOP else seconds)
+
+    made.compiled(Guidance(KIND.REGEX, "it runs"))
+    with monkeypatch.context() as patch, pytest.raises(OverloadedError):
+        patch.setattr(Checker, "_ask", stopped)
+        made.compiled(guidance)
+    assert made.known(guidance) is None
+    assert is_whole(made.compiled(guidance), "{}")
 
 
 @pytest.mark.parametrize(
