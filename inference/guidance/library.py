@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from inference.core.grammar import GrammarError, Matcher
 from inference.types import Guidance, GuidanceKind
 
 if TYPE_CHECKING:
+    from llguidance import LLMatcher
     from llguidance._lib import JsonCompileOptions
 
 # A little, so that a model that likes white space can't go on with it for ever: a space, or a new line with its indent.
@@ -28,6 +31,7 @@ _LIMITS: dict[str, Any] = {
 _LONGEST_FORCED = 4096  # bytes that can't be otherwise: they are made tokens anew in each step, 2000 in some 0.5 ms
 _TRIED_TOKENS = 4  # of an answer, to find what is too complex before the answer begins
 _LONGEST_PROBLEM = 300
+_WORN = "lexer error"  # how the library begins to tell of the lexer's limits, which all copies of a matcher share
 
 
 def text_of(guidance: Guidance) -> str:
@@ -77,9 +81,9 @@ class Vocabulary:
     def compile(self, text: str) -> CompiledGrammar:
         """Return the grammar `text`; raise ValueError with the reason why it can't be compiled, or is too complex."""
         with _raising(ValueError):
-            return self._compiled(text)
+            return CompiledGrammar(partial(self._compiled, text))
 
-    def _compiled(self, text: str) -> CompiledGrammar:
+    def _compiled(self, text: str) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
         matcher = LLMatcher(self._tokenizer, text, log_level=0, limits=LLParserLimits(**_LIMITS))
@@ -95,36 +99,65 @@ class Vocabulary:
             forced = tried.compute_ff_tokens()
             tried.consume_token(forced[0] if forced else _first(mask))
             _require(tried)
-        return CompiledGrammar(matcher)
+        return matcher
 
 
 class CompiledGrammar:
-    """A grammar for one vocabulary. Its matchers share what they learn of it."""
+    """A grammar for one vocabulary. Its matchers share what they learn of it, and a bound of the library's that one of
+    them meets stands for all of them: it is `compiled` anew then, for that one and those that begin later.
+    """
 
     is_thought = False
 
-    def __init__(self, matcher: Any) -> None:
-        self._matcher = matcher
+    def __init__(self, compiled: Callable[[], LLMatcher]) -> None:
+        self._compiled = compiled
+        self._lock = threading.Lock()
+        self.shared = compiled()
 
     def begin(self) -> Matcher:
-        return _LibraryMatcher(self._matcher.deep_copy())
+        return _LibraryMatcher(self)
+
+    def renewed(self, worn: LLMatcher) -> LLMatcher:
+        """Return what matchers share now, instead of what is `worn`."""
+        with self._lock:
+            if self.shared is worn:
+                self.shared = self._compiled()
+            return self.shared
 
 
 class _LibraryMatcher:
-    def __init__(self, matcher: Any) -> None:
-        self._matcher = matcher
+    def __init__(self, grammar: CompiledGrammar) -> None:
+        self._grammar = grammar
+        self._shared = grammar.shared
+        self._matcher = self._shared.deep_copy()
+        self._tokens: list[int] = []
+        self._is_renewed = False
 
     def mask(self) -> bytes:
         with _raising(GrammarError):
-            _require(self._matcher)
-            mask: bytes = self._matcher.compute_bitmask()
-            _require(self._matcher)  # then the mask would permit the end
+            mask = self._matcher.compute_bitmask()
+            if self._renew():
+                mask = self._matcher.compute_bitmask()
+            _require(self._matcher)  # else the mask may permit the end
             return mask
 
     def accept(self, token: int) -> None:
         with _raising(GrammarError):
+            self._tokens.append(token)
             self._matcher.consume_token(token)
+            self._renew()
             _require(self._matcher)
+
+    def _renew(self) -> bool:
+        """Where what is shared is worn, go on with a new one and return True, but once: then this answer wears it."""
+        if self._is_renewed or not self._matcher.is_error() or _WORN not in self._matcher.get_error():
+            return False
+        self._is_renewed = True
+        self._shared = self._grammar.renewed(self._shared)
+        self._matcher = self._shared.deep_copy()
+        for each in self._tokens:  # each is a step with its own limits
+            self._matcher.consume_token(each)
+        return True
 
 
 def _require(matcher: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import select
 import signal
 import subprocess
@@ -219,6 +220,35 @@ def test_an_exponential_regex_has_bounded_steps(made: Grammars, pattern: str) ->
             matcher.accept(ord("a") if mask >> ord("a") & 1 else END_OF_TURN)
 
 
+def steps(grammar: Grammar, seed: int) -> int:
+    """Return how many tokens of an answer of a's and b's the grammar follows, 300 at most."""
+    matcher, drawn = grammar.begin(), random.Random(seed)
+    for number in range(300):
+        try:
+            mask = int.from_bytes(matcher.mask(), "little")
+            matcher.accept(drawn.choice([token for token in b"ab" if mask >> token & 1]))
+        except GrammarError:
+            return number
+    return 300
+
+
+def test_a_grammar_is_worn_out_for_nobody(made: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library bounds what all answers together learn of a grammar: from some answer on it failed for everybody."""
+    monkeypatch.setitem(library._LIMITS, "max_lexer_states", 500)
+    compiled = count(monkeypatch, library.Vocabulary, "_compiled")
+    grammar = made.compiled(Guidance(KIND.REGEX, "[ab]*a[ab]{8}c"))
+    assert [steps(grammar, seed) for seed in range(20)] == [300] * 20
+    assert 1 < len(compiled) < 20
+
+
+def test_an_answer_beyond_the_limits_leaves_its_grammar_to_others(made: Grammars) -> None:
+    """Behind one such step no answer of anybody's began any more."""
+    grammar = made.compiled(Guidance(KIND.REGEX, "((a{1,100}){1,100}){1,100}"))
+    first, *later = (steps(grammar, 0) for _ in range(3))
+    assert 0 < first < 300
+    assert later == [first, first]
+
+
 def count(monkeypatch: pytest.MonkeyPatch, of: Any, name: str) -> list[Any]:
     calls: list[Any] = []
     inner: Callable[..., Any] = getattr(of, name)
@@ -291,8 +321,8 @@ def test_a_panic_of_the_library_is_one_requests_error(made: Grammars, monkeypatc
     monkeypatch.setattr(library.Vocabulary, "_compiled", panic)
     with pytest.raises(InvalidRequestError, match="index out of bounds"):
         made.compiled(Guidance(KIND.REGEX, "a panic while it is compiled"))
-    broken = type("Broken", (), {"is_error": lambda _: False, "compute_bitmask": panic, "consume_token": panic})
-    matcher = library._LibraryMatcher(broken())
+    parts = {"deep_copy": lambda self: self, "compute_bitmask": panic, "consume_token": panic}
+    matcher = library.CompiledGrammar(type("Broken", (), parts)).begin()
     with pytest.raises(GrammarError, match="index out of bounds"):
         matcher.mask()
     with pytest.raises(GrammarError, match="index out of bounds"):
