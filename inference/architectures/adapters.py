@@ -75,7 +75,7 @@ class AdapterReader:
 
     def read(self, folder: Path) -> Adapter:
         """Return the adapter in `folder`; raise ModelRefusedError with a reason that names no path, MemoryError where
-        memory ran out.
+        memory ran out, OSError where its files can't be read now.
         """
         try:
             return self._read(folder)
@@ -123,7 +123,7 @@ class AdapterReader:
                     names[module][kind] = name
                 check_complete(names, targets)
                 found = {module: tuple(file.get_tensor(pair[kind]) for kind in "AB") for module, pair in names.items()}
-        except (SafetensorError, OSError) as error:
+        except SafetensorError as error:
             raise ModelRefusedError(f"{WEIGHTS} can't be read: {error}") from error
         for module, pair in found.items():
             if not all(bool(torch.isfinite(tensor).all()) for tensor in pair):

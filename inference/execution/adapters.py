@@ -57,7 +57,7 @@ class Adapters:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`read` returns the adapter in a folder, or raises ModelRefusedError with a reason that names no path, or
-        MemoryError where memory ran out, which says nothing of the adapter.
+        MemoryError or OSError where memory ran out or the disk didn't answer, which says nothing of the adapter.
 
         `typical_bytes` are those of one of rank `TYPICAL_RANK` that changes every layer. `clock` tells the seconds by
         which claims to room end; the attribute may be replaced.
@@ -228,16 +228,16 @@ class Adapters:
 
     def _read(self, name: str, folder: Path) -> Adapter:
         """Return the adapter in `folder`; raise ModelRefusedError with the reason, or OverloadedError where memory ran
-        out; either is logged.
+        out or the disk didn't answer; either is logged.
         """
         try:
             return self._fitting(self.read(folder))
         except ModelRefusedError as error:
             log.warning("adapter %s in %s is refused: %s", name, folder, error.message)
             raise
-        except MemoryError as error:
-            log.warning("no memory to read adapter %s in %s", name, folder)
-            message = "there is no memory for this model's adapter now: try again later"
+        except (MemoryError, OSError) as error:
+            log.warning("adapter %s in %s can't be read now: %r", name, folder, error)
+            message = "this model's adapter can't be read now: try again later"
             raise OverloadedError(message, code="adapters_in_use") from error
         except Exception as error:  # whatever reading raises, it must not end the thread that reads for all
             log.exception("adapter %s in %s can't be read", name, folder)

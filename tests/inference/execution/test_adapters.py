@@ -81,20 +81,21 @@ def test_those_offered_are_read_once_before_anybody_uses_them() -> None:
     assert adapters.unchecked() == "bad"
 
 
-def test_one_for_which_memory_ran_out_is_not_refused_for_ever() -> None:
+@pytest.mark.parametrize("lack", [MemoryError, OSError(24, "too many open files")], ids=["memory", "files"])
+def test_one_for_which_memory_or_files_ran_out_is_not_refused_for_ever(lack: type[MemoryError] | OSError) -> None:
     """It was taken for one that can't be read: its requests got 400 until others came or the worker began anew."""
     memory = iter([False, False, True])
 
     def short_of_memory(folder: Path) -> Adapter:
         if not next(memory):
-            raise MemoryError
+            raise lack
         return read(folder)
 
     adapters = Adapters(short_of_memory)
     adapters.offer({"mine": Path("mine-10")})
     adapters.check("mine")
     assert (adapters.states(), adapters.unchecked()) == ({"mine": ""}, None)  # it is read when a request wants it
-    with pytest.raises(OverloadedError, match="no memory") as caught:
+    with pytest.raises(OverloadedError, match="be read now") as caught:
         adapters.load("mine", "me")
     assert caught.value.code == "adapters_in_use"
     assert adapters.load("mine", "me") == "mine:mine-10"
