@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from inference.config import EngineConfig
@@ -15,6 +16,7 @@ from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.text.tokenizer import Tokenizer
 from inference.types import GenerationRequest, Guidance, Health, Tokens
+from inference.worker.apart import apart
 
 
 class Deployment:
@@ -92,7 +94,7 @@ class Deployment:
         adapters = self.engine.model.adapters
         name = None if adapters is None else adapters.unchecked()
         if adapters is not None and name is not None:
-            adapters.check(name)
+            apart(partial(adapters.check, name))
             self.info = replace(self.info, adapters=adapters.states())
         return name is not None
 
@@ -106,7 +108,7 @@ class Deployment:
     def load_adapter(self, request: GenerationRequest) -> str:
         """Load the request's adapter and return its key; raise what `Adapters.load` raises. For any thread."""
         assert self.engine.model.adapters is not None
-        return self.engine.model.adapters.load(request.adapter, request.domain)
+        return apart(partial(self.engine.model.adapters.load, request.adapter, request.domain))
 
     def adapters_in_memory(self) -> tuple[str, ...]:
         """Return the adapters that requests needn't wait for. For any thread."""

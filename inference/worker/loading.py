@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -23,6 +24,7 @@ from inference.execution.backend import LoadedModel
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
 from inference.types import LOADING, EngineInfo, Health
+from inference.worker.apart import apart
 from inference.worker.deployment import Deployment
 from inference.worker.requests import AddCommand, Command, DrainCommand, RepriceCommand
 from inference.worker.serving import Serving
@@ -131,7 +133,7 @@ class Loader:
     def _load(self, config: EngineConfig) -> None:
         name, began = config.deployment, self._clock()
         try:
-            deployment = self._loaded(config)
+            deployment = apart(partial(self._loaded, config))
         except ModelRefusedError as error:
             log.warning("model refused: %s", error, extra={"deployment": name})
             self._refuse(config, REFUSED, str(error))
