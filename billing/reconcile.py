@@ -22,6 +22,20 @@ LONGEST_OPEN = timedelta(minutes=20)
 """A lease of 30 s, 15 minutes to find evidence, and the time between sweeps: no hold stays open longer."""
 
 STATEMENTS = load(Path(__file__).with_name("sql") / "reconcile.sql")
+_PENDING = {
+    "postgresql": """
+        SELECT jsonb_array_elements_text(CASE jsonb_typeof(payload -> 'records') WHEN 'array' THEN payload -> 'records'
+            END) FROM billing_outboxevent WHERE topic = 'usage'
+        UNION SELECT jsonb_array_elements(CASE jsonb_typeof(payload -> 'revisions') WHEN 'array'
+            THEN payload -> 'revisions' END) ->> 0 FROM billing_outboxevent WHERE topic = 'usage'
+    """,
+    "sqlite": """
+        SELECT replace(named.value, '-', '') FROM billing_outboxevent o, json_each(o.payload, '$.records') named
+        WHERE o.topic = 'usage'
+        UNION SELECT replace(named.value ->> 0, '-', '') FROM billing_outboxevent o,
+            json_each(o.payload, '$.revisions') named WHERE o.topic = 'usage'
+    """,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +56,7 @@ def check(connection: BaseDatabaseWrapper, *, recompute: bool = True, since: dat
     findings = [Finding("trigger_missing", name, "the table can be changed") for name in triggers.missing(connection)]
     with _without_time_limit(connection), connection.cursor() as cursor:
         for name, statement in STATEMENTS.items():
-            cursor.execute(statement)
+            cursor.execute(statement.replace("{pending}", _PENDING[connection.vendor]))
             findings += [Finding(name, str(subject), detail) for subject, detail in cursor.fetchall()]
     findings += _holds_left_open(connection)
     if recompute:

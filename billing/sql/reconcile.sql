@@ -1,4 +1,5 @@
--- Each statement returns a row (subject, detail) per contradiction; none when the rows agree. For both databases.
+-- Each statement returns a row (subject, detail) per contradiction; none when the rows agree. For both databases, but for
+-- {pending}: the ids of requests, as text, that events of the outbox name.
 
 -- name: wallet_without_account
 SELECT w.id, 'it has no ledger account' FROM billing_wallet w
@@ -83,3 +84,72 @@ SELECT r.request, 'revision ' || r.revision || ' corrects no estimate' FROM bill
 WHERE r.revision > 0 AND NOT EXISTS (
     SELECT 1 FROM billing_usagerecord before
     WHERE before.day = r.day AND before.request = r.request AND before.revision = r.revision - 1 AND NOT before.exact)
+
+-- What counts in a budget is what was charged for requests that began under it, and each correction when it was made; what
+-- one gives back counts in a day or month only if the request began in it.
+-- name: budget_spent
+SELECT id, 'spent ' || day_spent || ', ' || month_spent || ', ' || total_spent || ' (day, month, in all), records '
+    || of_day || ', ' || of_month || ', ' || of_all
+FROM (
+    SELECT b.id, b.day_spent, b.month_spent, b.total_spent, coalesce(sum(c.more), 0) AS of_all,
+        coalesce(sum(CASE WHEN date(c.settled_at) = b.day AND (c.more > 0 OR date(c.reserved_at) >= b.day)
+            THEN c.more END), 0) AS of_day,
+        coalesce(sum(CASE WHEN date(c.settled_at) >= b.month AND (c.more > 0 OR date(c.reserved_at) >= b.month)
+            THEN c.more END), 0) AS of_month
+    FROM billing_budget b LEFT JOIN (
+        SELECT r.api_key, r.reserved_at, r.settled_at, r.charge - coalesce(e.charge, 0) AS more
+        FROM billing_usagerecord r
+        LEFT JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
+        WHERE r.api_key IN (SELECT api_key FROM billing_budget)
+    ) AS c ON c.api_key = b.api_key AND c.reserved_at >= b.created_at
+    GROUP BY b.id, b.day, b.month, b.day_spent, b.month_spent, b.total_spent
+) AS sums WHERE day_spent <> of_day OR month_spent <> of_month OR total_spent <> of_all
+
+-- A grant is filled once, by its grant (1) or by the adjustment (6) that made it.
+-- name: grant_amount
+SELECT id, 'amount ' || amount || ', filled with ' || filled FROM (
+    SELECT g.id, g.amount, coalesce(sum(t.amount), 0) AS filled
+    FROM billing_creditgrant g
+    LEFT JOIN (billing_ledgertransfer t
+        JOIN billing_ledgeraccount c ON c.id = t.credit_id AND c.kind = 'wallet')
+        ON t.grant_id = g.id AND t.code IN (1, 6)
+    GROUP BY g.id, g.amount
+) AS sums WHERE amount <> filled
+
+-- name: usage_of_another_wallet
+SELECT r.request, 'its wallet is of another tenant, or of none' FROM billing_usagerecord r
+WHERE NOT EXISTS (SELECT 1 FROM billing_wallet w WHERE w.id = r.wallet AND w.tenant_id = r.tenant)
+
+-- name: transfer_of_another_wallet
+SELECT t.request, 'its charge was taken from another wallet, or another wallet''s grant' FROM billing_ledgertransfer t
+JOIN billing_usagerecord r ON r.request = t.request AND r.revision = 0
+LEFT JOIN billing_ledgeraccount d ON d.id = t.debit_id
+LEFT JOIN billing_ledgeraccount c ON c.id = t.credit_id
+LEFT JOIN billing_creditgrant g ON g.id = t.grant_id
+WHERE t.code IN (2, 3) AND (coalesce(d.wallet_id, c.wallet_id) <> r.wallet OR g.wallet_id <> r.wallet)
+
+-- Sums that pages, exports and the costs API show. Those of which events tell that are still in the outbox are left out.
+-- name: rollup_sums
+WITH unsummed AS (
+    SELECT DISTINCT tenant, project, model, day FROM billing_usagerecord WHERE CAST(request AS text) IN ({pending})
+)
+SELECT sums.tenant, 'on ' || sums.day || ' of model ' || sums.model || ', rollups less records: ' || sum(requests) || ' requests, '
+    || sum(input_tokens) || ', ' || sum(cache_read_tokens) || ', ' || sum(output_tokens) || ' tokens (in, cached, out), '
+    || sum(charge) || ' charged'
+FROM (
+    SELECT tenant, project, api_key, model, date(hour) AS day, requests, input_tokens, cache_read_tokens, output_tokens,
+        charge
+    FROM billing_usagerollup
+    UNION ALL
+    SELECT r.tenant, r.project, r.api_key, r.model, r.day, CASE r.revision WHEN 0 THEN -1 ELSE 0 END,
+        coalesce(e.input_tokens, 0) - r.input_tokens, coalesce(e.cache_read_tokens, 0) - r.cache_read_tokens,
+        coalesce(e.output_tokens + e.reasoning_tokens, 0) - r.output_tokens - r.reasoning_tokens,
+        coalesce(e.charge, 0) - r.charge
+    FROM billing_usagerecord r
+    LEFT JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
+) AS sums
+LEFT JOIN unsummed u ON u.tenant = sums.tenant AND u.project = sums.project AND u.model = sums.model AND u.day = sums.day
+WHERE u.tenant IS NULL
+GROUP BY sums.tenant, sums.project, sums.api_key, sums.model, sums.day
+HAVING sum(requests) <> 0 OR sum(input_tokens) <> 0 OR sum(cache_read_tokens) <> 0 OR sum(output_tokens) <> 0
+    OR sum(charge) <> 0

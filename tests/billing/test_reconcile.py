@@ -5,22 +5,27 @@ from datetime import timedelta
 import pytest
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.models import F
 from django.utils import timezone
 
 from billing import reconcile, triggers
 from billing.ids import uuid7
 from billing.models import (
+    Budget,
     CreditGrant,
     Hold,
     LedgerAccount,
     LedgerTransfer,
+    OutboxEvent,
     Rate,
     RateCard,
     RateCardVersion,
     UsageRecord,
+    UsageRollup,
     Wallet,
 )
 from billing.rating import CardPrices, charge
+from billing.services import budgets, rollups
 from billing.writer.apply import apply_now
 from billing.writer.operations import Reserve, Settle, TrueUp
 from tests.billing.writer.world import make_wallet
@@ -47,11 +52,12 @@ def wallet():
     return make_wallet(credit=100_000)
 
 
-def serve(wallet, card, *, settle_with=None, exact=True):
+def serve(wallet, card, *, settle_with=None, exact=True, budget=None):
     some = uuid7()
     made = Reserve(
         request=uuid7(), wallet=wallet.pk, amount=5_000, least=1, owner=some, deployment=some, card_version=card.id,
-        tenant=wallet.tenant_id, project=some, api_key=None, model="m", multiplier_bp=9_000,
+        tenant=wallet.tenant_id, project=some, api_key=budget and budget.api_key, model="m", multiplier_bp=9_000,
+        budget=budget and budget.pk,
     )  # fmt: skip
     amount = charge(CLASSES, card, 9_000) if settle_with is None else settle_with
     apply_now([made, Settle(made.request, wallet.pk, amount, CLASSES, exact=exact)])
@@ -134,3 +140,92 @@ def test_a_missing_trigger_is_found(wallet):
     with connection.cursor() as cursor:
         cursor.execute(f'DROP TRIGGER "{name}"' + (f" ON {spec.table}" if connection.vendor == "postgresql" else ""))
     assert [(f.check, f.subject) for f in reconcile.check(connection)] == [("trigger_missing", name)]
+
+
+def shifted(wallet, more):
+    """Change everything that a charge changes by `more`, as somebody would who knows the tables."""
+    Wallet.objects.filter(pk=wallet.pk).update(posted=F("posted") - more)
+    CreditGrant.objects.filter(wallet=wallet).update(remaining=F("remaining") - more)
+
+
+def dearer(wallet, record):
+    UsageRecord.objects.filter(pk=record.pk).update(charge=record.charge + 9)
+    LedgerTransfer.objects.filter(request=record.request).update(amount=F("amount") + 9)
+    shifted(wallet, 9)
+
+
+def longer(wallet, record):
+    """More output than there was, at its right price."""
+    more = 1000 * 3 * 9_000 // 10_000
+    UsageRecord.objects.filter(pk=record.pk).update(
+        output_tokens=record.output_tokens + 1000, charge=record.charge + more
+    )
+    LedgerTransfer.objects.filter(request=record.request).update(amount=F("amount") + more)
+    shifted(wallet, more)
+
+
+def gone(wallet, record):
+    LedgerTransfer.objects.filter(request=record.request).delete()
+    record.delete()
+    shifted(wallet, -record.charge)
+
+
+def moved(wallet, record):
+    """Another tenant pays."""
+    other = make_wallet(credit=100_000)
+    LedgerTransfer.objects.filter(request=record.request).update(
+        debit=other.accounts.get(), grant=CreditGrant.objects.get(wallet=other)
+    )
+    shifted(wallet, -record.charge)
+    shifted(other, record.charge)
+
+
+def changed(table, **fields):
+    """A seed of the same change in every row."""
+    return lambda *_: table.objects.update(**fields)
+
+
+SEEDED = {
+    "wallet_posted": changed(Wallet, posted=F("posted") + 1),
+    "wallet_held": changed(Wallet, held=1),
+    "budget_held": changed(Budget, held=1),
+    "budget_spent of a day": changed(Budget, day_spent=F("day_spent") - 1),
+    "budget_spent of a month": changed(Budget, month_spent=0),
+    "budget_spent in all": changed(Budget, total_spent=F("total_spent") + 1),
+    "grant_remaining": changed(CreditGrant, remaining=F("remaining") - 1),
+    "grant_amount": changed(CreditGrant, amount=F("amount") + 1),
+    "rollup_sums": changed(UsageRollup, charge=F("charge") + 1),
+    "rollup_sums of another model": changed(UsageRollup, model="n"),
+    "charge_recomputed": dearer,
+    "rollup_sums of a longer answer": longer,
+    "rollup_sums of a deleted record": gone,
+    "transfer_of_another_wallet": moved,
+    "usage_of_another_wallet": changed(UsageRecord, tenant=uuid7()),
+}
+
+
+@pytest.mark.parametrize("seeded", SEEDED)
+def test_each_seeded_error_is_found(wallet, card, seeded):
+    budget = budgets.set_budget(wallet=wallet.pk, api_key=uuid7(), limits=budgets.SpendLimits(total_limit=10_000))
+    made = serve(wallet, card, exact=False, budget=budget)
+    classes = CLASSES | {"output": CLASSES["output"] - 2}
+    apply_now([TrueUp(made.request, wallet.pk, charge(classes, card, 9_000), classes)])
+    made = serve(wallet, card, budget=budget)
+    while rollups.consume_usage():
+        pass
+    assert checks() == []
+    with triggers.suspended(connection):
+        SEEDED[seeded](wallet, UsageRecord.objects.get(request=made.request))
+    assert seeded.split()[0] in checks()
+
+
+def test_what_is_not_summed_yet_is_no_error(wallet, card):
+    serve(wallet, card)
+    rollups.consume_usage()
+    made = serve(wallet, card, exact=False)
+    assert checks() == []
+    rollups.consume_usage()
+    apply_now([TrueUp(made.request, wallet.pk, 0, {})])
+    assert checks() == []
+    OutboxEvent.objects.all().delete()
+    assert checks() == ["rollup_sums"]
