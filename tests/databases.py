@@ -2,7 +2,7 @@
 
 Which one a test has is written on it: PostgreSQL where it is marked `money`, both, one after the other, where it is
 marked `contract`, and SQLite otherwise. ``--database=both`` gives both to `money` too, ``--database=sqlite`` gives
-SQLite to all.
+SQLite to all but those marked `postgresql`, which have no other and are left out then.
 
 A database is migrated once for a run, as a template that every xdist worker copies, as does each stack of processes.
 A test that commits leaves rows behind: SQLite's file is overwritten by the template, and PostgreSQL's tables are
@@ -40,7 +40,10 @@ SERVER = "SLUICE_TEST_POSTGRES"
 def databases_of(definition: Any) -> tuple[str, ...]:
     """Return the databases on which a test function runs."""
     asked = definition.config.getoption("database")
-    is_contract, is_money = (definition.get_closest_marker(mark) is not None for mark in ("contract", "money"))
+    marks = ("contract", "money", "postgresql")
+    is_contract, is_money, is_servers = (definition.get_closest_marker(mark) is not None for mark in marks)
+    if is_servers:
+        return (POSTGRESQL,)
     if asked == SQLITE or not (is_contract or is_money):
         return (SQLITE,)
     return (SQLITE, POSTGRESQL) if is_contract or asked == "both" else (POSTGRESQL,)

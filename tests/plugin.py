@@ -82,6 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no worker is left alone with it at the end, and let tests of processes and
     pages take longer than others before they count as hung: machines can be slow.
     """
+    if items and items[0].config.getoption("database") == "sqlite":
+        items[:] = [item for item in items if not item.get_closest_marker("postgresql")]
     slow_files = {item.path for item in items if item.get_closest_marker("slow")}
     processes = ("tests/stack/", "tests/browser/")
 

@@ -227,6 +227,7 @@ def test_a_second_run_changes_nothing(due):
 
 
 @pytest.mark.money
+@pytest.mark.postgresql
 def test_runs_at_once_do_what_one_does(due):
     """As in two processes: each has sweeps of its own."""
     start, failures = threading.Barrier(3), []
@@ -256,6 +257,7 @@ class KilledError(BaseException):
 
 @pytest.mark.money
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.postgresql
 def test_what_a_lost_run_left_the_next_one_does(due, name, monkeypatch):
     """The process dies after the first chunk, and messages are lost until what it had claimed is free again."""
     [job] = [job for job in tasks.jobs() if job.name == name]

@@ -22,6 +22,7 @@ def test_ledger_runs_backwards_from_the_posted_balance(wallet, give):
     assert rest.next is None
 
 
+@pytest.mark.postgresql
 def test_ledger_never_reads_the_whole_table(wallet, give):
     """With an OR of its two sides PostgreSQL read all of it: 2.2 s at a million transfers."""
     give(100)

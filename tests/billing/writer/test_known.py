@@ -27,7 +27,7 @@ from tests.billing.writer.test_equivalence import assert_rows, give
 from tests.billing.writer.test_postgresql import other, round_trips, statements, traced  # noqa: F401 - a fixture
 from tests.billing.writer.world import extend, grant, make_wallet, open_desk, release, reserve, settle
 
-pytestmark = [pytest.mark.slow, pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from billing.writer.postgresql.pipeline import Pipeline
 from billing.writer.postgresql.statements import STATEMENTS, sql_of
 from tests.billing.writer.world import grant, make_wallet, patient, reserve, settle
 
-pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from billing.writer.postgresql.statements import STATEMENTS
 from tests.billing.writer.world import extend, make_wallet, patient, release, renew, reserve, settle, until
 
 pytestmark = [
-    pytest.mark.money,
+    pytest.mark.postgresql,
     pytest.mark.django_db(transaction=True),
 ]
 

@@ -16,7 +16,7 @@ from billing.writer.postgresql.statements import STATEMENTS
 from tests.billing.writer.world import make_budget, make_wallet, patient, reserve
 
 pytestmark = [
-    pytest.mark.money,
+    pytest.mark.postgresql,
     pytest.mark.django_db(transaction=True),
 ]
 

@@ -254,7 +254,7 @@ async def test_lines_for_which_there_is_no_credit_are_told_so(place, settings):
     price = 10 * 6 + 40 * 2
     async with stage(place, settings, credit=price // 2) as scene:  # batches cost half: one line's worth
         batch = await in_database(scene.desk.begin, [chat_line(number) for number in range(3)])
-        for _ in range(4):
+        for _ in range(8):
             await run_jobs()
             await in_database(make_due)
         output, errors = await in_database(scene.desk.results, batch)

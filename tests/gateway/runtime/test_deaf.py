@@ -115,6 +115,7 @@ async def ready_again(runtime):
     assert not any((await runtime.readiness()).values())
 
 
+@pytest.mark.postgresql
 async def test_everything_goes_on_over_fresh_connections(tmp_path):
     world = await in_database(make_world, text="one two three")
     _, other = await in_database(

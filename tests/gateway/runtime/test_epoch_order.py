@@ -13,7 +13,7 @@ from gateway.runtime.epoch import read_epoch
 from gateway.services import keys
 
 pytestmark = [
-    pytest.mark.money,
+    pytest.mark.postgresql,
     pytest.mark.django_db(transaction=True),
 ]
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

@@ -13,7 +13,7 @@ from gateway.services import members
 from tests.gateway.services.race import apart, is_waiting
 
 pytestmark = [
-    pytest.mark.money,
+    pytest.mark.postgresql,
     pytest.mark.django_db(transaction=True),
 ]
 
