@@ -108,7 +108,7 @@ def _take(events: list[int]) -> list[dict[str, Any]]:
 
 def _add(named: list[tuple[UUID, int]]) -> None:
     """Add these revisions (request, revision), each less the one before it, to the rollups of their hours."""
-    rows = [[request.hex, str(day_of(request)), hour_of(request), revision] for request, revision in named]
+    rows = [(request.hex, str(day_of(request)), hour_of(request), revision) for request, revision in named]
     if connection.vendor == "postgresql":
         given: Any = [list(column) for column in zip(*rows, strict=True)]
     else:
