@@ -128,7 +128,7 @@ class ResponseEvents:
         """Return the events that end the last item and the response: completed, incomplete or failed."""
         response = self.ended(outcome)
         if response.status != "failed":
-            for change in self._narrator.open_message():  # an answer without a word has a message all the same
+            for change in self._narrator.close(with_message=True):
                 yield from self._told(change)
             yield from self._item_ended(self.answer.items[-1], response.output[-1])
         kind = "incomplete" if response.status == "cancelled" else response.status

@@ -72,7 +72,7 @@ class ChatFormat:
         self._with_reasoning = with_reasoning
         self._id = f"chatcmpl-{generation.id.hex}"
         self._sampling = generation.intent.sampling
-        self._narrator = Narrator(self._sampling.n)
+        self._narrator = Narrator(self._sampling.n, in_turn=False)
         self._before = self._after = b""
 
     def opening(self) -> bytes:
@@ -161,10 +161,8 @@ class ChatFormat:
         match change.what:
             case What.BEGAN:
                 call = ChunkToolCall(item.place, item.call_id, "function", ChunkFunction(item.name, ""))
-            case What.GREW:
+            case _:
                 call = ChunkToolCall(item.place, function=ChunkFunction(arguments=change.text))
-            case What.ENDED:
-                return b""
         return self._choice(item.answer, ChunkDelta(tool_calls=[call]))
 
     def _choice(

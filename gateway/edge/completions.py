@@ -84,7 +84,7 @@ class CompletionFormat:
         self._usage: ChatUsage | UnsetType | None = None if with_usage else UNSET  # of the chunks before the last
         self._failures = failures
         self._sampling = generation.intent.sampling
-        self._narrator = Narrator(self._sampling.n * prompts)
+        self._narrator = Narrator(self._sampling.n * prompts, in_turn=False)
         self._told = [0] * len(self._narrator.answers)  # characters of each choice
 
     def opening(self) -> bytes:

@@ -98,8 +98,8 @@ class MessageFormat:
         failure = failure_of(outcome)
         if failure is not None:
             return event(encode(anthropic_error(failure, self._generation.id)), "error")
-        items = self._items
-        last = self._block_ended(items[-1]) if items else b""
+        last = b"".join([self._told(change) for change in self._narrator.close()])
+        last += self._block_ended(self._items[-1]) if self._items else b""
         reason, stop = self._stop(outcome)
         told = {"stop_reason": reason, "stop_sequence": stop}
         if outcome.sluice_reason:

@@ -1,6 +1,9 @@
 """An answer as items: what the engine's pieces of text are parts of. Each API renders the same items.
 
-    reasoning ─► message ─► call ─► call        each item begins, grows, and ends before the next one begins
+    reasoning ─► message ─► call ─► call
+
+Text and thought go on with the last item, a piece of a call with its own call, whatever began behind that. An API that
+has one item after the other is told of each to its end before the next one begins.
 
 A request with `n` has several answers, each with items of its own.
 """
@@ -8,7 +11,9 @@ A request with `n` has several answers, each with items of its own.
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import msgspec
 
 from inference.messages import Message, Part, Reasoning, ToolCall
 from inference.types import CallPiece, Delta, FinishReason, PositionLogprobs
@@ -25,7 +30,7 @@ class ItemKind(Enum):
 class Item:
     """One item so far. Its `text` is a message's or a thought's, or a call's arguments; `logprobs` are a message's."""
 
-    __slots__ = ("answer", "call_id", "kind", "logprobs", "name", "number", "place", "texts")
+    __slots__ = ("answer", "call_id", "kind", "logprobs", "name", "number", "place", "texts", "waiting")
 
     def __init__(
         self, kind: ItemKind, *, answer: int = 0, number: int = 0, place: int = 0, call_id: str = "", name: str = ""
@@ -38,6 +43,18 @@ class Item:
         self.name = name
         self.texts: list[str] = []
         self.logprobs: list[PositionLogprobs] = []
+        self.waiting: list[Change] = []  # for the end of the item before it
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing but white space can be added to it once another item has begun."""
+        if self.kind is not ItemKind.CALL:
+            return True
+        try:
+            msgspec.json.decode(self.text, type=dict[str, Any])
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return False
+        return True
 
     @property
     def text(self) -> str:
@@ -59,12 +76,13 @@ class Item:
 class Answer:
     """One answer so far: its items in their order, and why it ended where the engine says so of each."""
 
-    __slots__ = ("ended", "index", "is_open", "items", "prompt_logprobs")
+    __slots__ = ("_open", "_places", "ended", "index", "items", "prompt_logprobs")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.items: list[Item] = []
-        self.is_open = False  # the last item may grow
+        self._open: Item | None = None  # the one that an API with one item after the other is at
+        self._places: dict[int, Item] = {}  # the calls by their index
         self.ended: FinishReason | None = None
         self.prompt_logprobs: list[PositionLogprobs] = []  # the first answer's, of the prompt that all share
 
@@ -93,6 +111,45 @@ class Answer:
         """The answer as a message, for the next turn of its conversation."""
         return Message("assistant", tuple(item.part for item in self.items) or ("",))
 
+    @property
+    def is_told(self) -> bool:
+        """Whether an API with one item after the other is at the last one."""
+        return self._open is self.items[-1]
+
+    def last(self, kind: ItemKind, changes: list[Change]) -> Item:
+        """Return the last item if it is of `kind`, else a new one."""
+        is_kind = bool(self.items) and self.items[-1].kind is kind
+        return self.items[-1] if is_kind else self._begin(kind, changes)
+
+    def call(self, piece: CallPiece, changes: list[Change]) -> Item:
+        """Return the call that `piece` belongs to."""
+        item = self._places.get(piece.index)
+        if item is None:
+            item = self._begin(ItemKind.CALL, changes, piece.id, piece.name)
+            self._places[piece.index] = item
+        return item
+
+    def in_turn(self, changes: list[Change], *, is_over: bool = False) -> list[Change]:
+        """Return those of `changes`, and of earlier ones that waited, that an API with one item after the other can be
+        told: a call that isn't whole may go on until the answer `is_over`.
+        """
+        told: list[Change] = []
+        for change in changes:
+            self._open = self._open or change.item
+            (told if change.item is self._open else change.item.waiting).append(change)
+        while self._open is not None and not self.is_told and (is_over or self._open.is_whole):
+            told.append(Change(What.ENDED, self._open))
+            self._open = self.items[self._open.number + 1]
+            told += self._open.waiting
+        return told
+
+    def _begin(self, kind: ItemKind, changes: list[Change], call_id: str = "", name: str = "") -> Item:
+        place = sum(other.kind is kind for other in self.items)
+        item = Item(kind, answer=self.index, number=len(self.items), place=place, call_id=call_id, name=name)
+        self.items.append(item)
+        changes.append(Change(What.BEGAN, item))
+        return item
+
 
 class What(Enum):
     """What became of an item."""
@@ -114,11 +171,13 @@ class Change(NamedTuple):
 class Narrator:
     """Tells what the engine's pieces mean for the items of `answers`; knows no API and no transport.
 
-    An item that is the last of its answer is not told to have ended: the generation's end does that.
+    An item that is the last of its answer is not told to have ended: the generation's end does that. With `in_turn`
+    each is told to its end before the next one begins, else as it comes, and no end.
     """
 
-    def __init__(self, answers: int = 1) -> None:
+    def __init__(self, answers: int = 1, *, in_turn: bool = True) -> None:
         self.answers = [Answer(index) for index in range(answers)]
+        self._in_turn = in_turn
         self._texts: list[str] | None = None  # of the message that the first answer is at
 
     def extend(self, delta: Delta) -> bool:
@@ -137,50 +196,33 @@ class Narrator:
         changes: list[Change] = []
         answer.prompt_logprobs += delta.prompt_logprobs
         if delta.reasoning:
-            _grow(_open(answer, ItemKind.REASONING, changes), delta.reasoning, (), changes)
+            _grow(answer.last(ItemKind.REASONING, changes), delta.reasoning, (), changes)
         if delta.text or delta.logprobs:
-            _grow(_open(answer, ItemKind.MESSAGE, changes), delta.text, delta.logprobs, changes)
+            _grow(answer.last(ItemKind.MESSAGE, changes), delta.text, delta.logprobs, changes)
         for piece in delta.calls:
-            item = _open(answer, ItemKind.CALL, changes, piece)
+            item = answer.call(piece, changes)
             if piece.arguments:
                 _grow(item, piece.arguments, (), changes)
         if delta.ended is not None:
             answer.ended = delta.ended
+        told = answer.in_turn(changes) if self._in_turn else changes
         if changes and not answer.index:
             last = answer.items[-1]
-            self._texts = last.texts if last.kind is ItemKind.MESSAGE else None
-        return changes
+            is_at_it = last.kind is ItemKind.MESSAGE and (answer.is_told or not self._in_turn)
+            self._texts = last.texts if is_at_it else None
+        return told
 
-    def open_message(self) -> list[Change]:
-        """Begin a message in the first answer if that has no item: an API may want one, however empty."""
-        changes: list[Change] = []
-        if not self.answers[0].items:
-            _open(self.answers[0], ItemKind.MESSAGE, changes)
-        return changes
+    def close(self, *, with_message: bool = False) -> list[Change]:
+        """Return what the first answer's end lets be told. `with_message` an answer without an item gets a message: an
+        API may want one, however empty.
+        """
+        answer, changes = self.answers[0], list[Change]()
+        if with_message and not answer.items:
+            answer.last(ItemKind.MESSAGE, changes)
+        return answer.in_turn(changes, is_over=True)
 
 
 def _grow(item: Item, text: str, logprobs: tuple[PositionLogprobs, ...], changes: list[Change]) -> None:
     item.texts.append(text)
     item.logprobs += logprobs
     changes.append(Change(What.GREW, item, text, logprobs))
-
-
-def _open(answer: Answer, kind: ItemKind, changes: list[Change], piece: CallPiece | None = None) -> Item:
-    """Return the item that a piece of `kind` belongs to: the last one, or a new one behind it."""
-    is_new_call = piece is not None and bool(piece.name)
-    if answer.is_open and answer.items[-1].kind is kind and not is_new_call:
-        return answer.items[-1]
-    if answer.is_open:
-        changes.append(Change(What.ENDED, answer.items[-1]))
-    item = Item(
-        kind,
-        answer=answer.index,
-        number=len(answer.items),
-        place=sum(other.kind is kind for other in answer.items),
-        call_id="" if piece is None else piece.id,
-        name="" if piece is None else piece.name,
-    )
-    answer.items.append(item)
-    answer.is_open = True
-    changes.append(Change(What.BEGAN, item))
-    return item

@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Generator
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from inference.text.calls import CallFormat, CallReader, MalformedError
@@ -215,19 +217,9 @@ def _told(kind: _Kind, pieces: list[Any]) -> Told:
         return Told("".join(pieces))
     if kind is _Kind.THOUGHT:
         return Told(reasoning="".join(pieces))
-    calls: list[CallPiece] = []
-    arguments: list[str] = []
-    for piece in pieces:
-        if piece.name and (calls or arguments):
-            calls = _closed(calls, arguments)
-            arguments = []
-        if piece.name:
-            calls.append(piece)
-        arguments.append(piece.arguments)
-    return Told(calls=tuple(_closed(calls, arguments)))
+    return Told(calls=tuple(_joined([*run]) for _, run in groupby(pieces, key=attrgetter("index"))))
 
 
-def _closed(calls: list[CallPiece], arguments: list[str]) -> list[CallPiece]:
-    """Return `calls` with the `arguments` that belong to the last of them, or to one that began before."""
-    text = "".join(arguments)
-    return [*calls[:-1], calls[-1]._replace(arguments=text)] if calls else [CallPiece(arguments=text)]
+def _joined(pieces: list[CallPiece]) -> CallPiece:
+    """Return the pieces of one call as one."""
+    return pieces[0]._replace(arguments="".join(piece.arguments for piece in pieces))

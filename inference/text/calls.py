@@ -185,11 +185,11 @@ class CallReader:
     def _begin(self, name: str) -> None:
         self.count += 1
         self.raw = ""
-        self._tell(CallPiece(self._identify(), name))
+        self._tell(CallPiece(self._identify(), name, index=self.count - 1))
 
     def _grow(self, text: str) -> None:
         self.raw = ""
-        self._tell(CallPiece(arguments=text))
+        self._tell(CallPiece(arguments=text, index=self.count - 1))
 
     def _end(self) -> None:
         self.raw = ""

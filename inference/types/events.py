@@ -86,11 +86,15 @@ class Started:
 
 
 class CallPiece(NamedTuple):
-    """A piece of a function call: the first of each call has its `id` and `name`, all have more of its `arguments`."""
+    """A piece of call number `index` of an answer: its first has `id` and `name`, all have more of its `arguments`.
+
+    Pieces of several calls may come in turn.
+    """
 
     id: str = ""
     name: str = ""
     arguments: str = ""
+    index: int = 0
 
 
 class Told(NamedTuple):

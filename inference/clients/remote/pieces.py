@@ -1,11 +1,13 @@
-"""What arrives of an answer in one read, as the seam's Deltas."""
+"""What arrives of an answer in one read, as the seam's Deltas, and which call a piece of one belongs to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
-from inference.clients.remote.sse import Call, Function
+from inference.clients.remote.sse import Call
 from inference.types import CallPiece, Delta, Usage
 
 
@@ -47,7 +49,53 @@ class Pieces:
         return self._runs[-1][1]
 
 
-def call_piece(call: Call) -> CallPiece:
-    """Return a piece of a call as the seam has it."""
-    function = call.function or Function()
-    return CallPiece(call.id or "", function.name or "", function.arguments or "")
+@dataclass(slots=True)
+class _Call:
+    """A call so far; without `index` it isn't told yet, and `held` are its arguments."""
+
+    index: int | None = None
+    id: str = ""
+    name: str = ""
+    held: str = ""
+
+
+class Calls:
+    """The calls of one answer, whose pieces may come in turn, and with other things between them.
+
+    A piece belongs to the call of its index, where the server says none to that of its id, else to the last one. One
+    with a name begins another call where its id is another (some servers give every call the same index), or where it
+    has neither index nor id and the name is another.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int | str, _Call] = {}
+        self._last: _Call | None = None
+        self._told = 0
+
+    def take(self, piece: Call) -> CallPiece | None:
+        """Return what a piece adds to its call. A call isn't told before its name, since no API can begin one."""
+        call = self._of(piece)
+        call.id = call.id or piece.id or ""
+        call.name = call.name or piece.name
+        if call.index is not None:
+            return CallPiece(arguments=piece.arguments, index=call.index) if piece.arguments else None
+        call.held += piece.arguments
+        if not call.name:
+            return None
+        call.index, self._told = self._told, self._told + 1
+        return CallPiece(call.id or f"call_{uuid4().hex}", call.name, call.held, call.index)
+
+    def _of(self, piece: Call) -> _Call:
+        keys = [key for key in (piece.index, piece.id) if key not in (None, "")]
+        call = self._known.get(keys[0]) if keys else self._last
+        if call is None or _is_another(call, piece, is_keyed=bool(keys)):
+            call = _Call()
+        self._known |= dict.fromkeys(keys, call)
+        self._last = call
+        return call
+
+
+def _is_another(call: _Call, piece: Call, *, is_keyed: bool) -> bool:
+    has_other_id = bool(piece.id and call.id) and piece.id != call.id
+    is_named = bool(piece.name and call.name)
+    return is_named and (has_other_id or (not is_keyed and piece.name != call.name))

@@ -18,7 +18,7 @@ from inference.clients.remote import faults
 from inference.clients.remote.connection import Connection
 from inference.clients.remote.dialects.base import Dialect
 from inference.clients.remote.options import RemoteOptions
-from inference.clients.remote.pieces import Pieces, call_piece
+from inference.clients.remote.pieces import Calls, Pieces
 from inference.clients.remote.pool import Pool, whole
 from inference.clients.remote.queue import Ticket
 from inference.clients.remote.sse import Arrival, Chunk, EventReader, GarbageError, Piece, Texts
@@ -99,6 +99,7 @@ class RemoteRun:
         self._waiting: asyncio.Timeout | None = None  # for a place or a connection
         self._connection: Connection | None = None
         self._events = EventReader()
+        self._calls = Calls()
         self._garbage: GarbageError | None = None  # what followed the last events
         self._is_cancelled = False
         self._was_sent = False
@@ -317,8 +318,9 @@ class RemoteRun:
             piece = choice.delta if choice.text is None else Piece(content=choice.text)
             if piece is not None:
                 text, thought = piece.content or "", piece.thought
-                calls = [call_piece(call) for call in piece.tool_calls or ()]
-                if output := text + thought + "".join(call.name + call.arguments for call in calls):
+                calls = [told for call in piece.tool_calls or () if (told := self._calls.take(call)) is not None]
+                written = [call.arguments for call in piece.tool_calls or ()] + [call.name for call in calls]
+                if output := text + thought + "".join(written):
                     if not self._room:
                         return False
                     self._counter.output(output)

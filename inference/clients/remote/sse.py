@@ -22,10 +22,21 @@ class Function(msgspec.Struct):
 
 
 class Call(msgspec.Struct):
-    """A piece of a function call; the first of each has its id."""
+    """A piece of the function call that `index` or `id` tells, where the server says either."""
 
+    index: int | str | None = None
     id: str | None = None
     function: Function | None = None
+
+    @property
+    def name(self) -> str:
+        """What is called, where the piece says it."""
+        return (self.function and self.function.name) or ""
+
+    @property
+    def arguments(self) -> str:
+        """What it adds to the arguments."""
+        return (self.function and self.function.arguments) or ""
 
 
 class Piece(msgspec.Struct):

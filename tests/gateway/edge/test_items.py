@@ -131,3 +131,73 @@ async def test_answer_without_a_word_has_an_empty_message(app, world):
     [message] = events[-1]["response"]["output"]
     assert message["content"][0]["text"] == ""
     assert message == (await ask(app, RESPONSES, SAY_RESPONSES)).json()["output"][0] | {"id": message["id"]}
+
+
+@pytest.fixture
+def calling(world, monkeypatch):
+    """The engine calls two functions, whose pieces come in turn, with text between them."""
+    pieces = [
+        {"calls": (CallPiece("c1", "f", '{"x"'), CallPiece("c2", "g", '{"y"', 1))},
+        {"text": "\n"},
+        {"calls": (CallPiece(arguments=":2}", index=1),)},
+        {"calls": (CallPiece(arguments=":1}"),)},
+    ]
+
+    async def generate(*_):
+        yield Started(2, 0)
+        for number, piece in enumerate(pieces, 1):
+            yield Delta(usage=Usage(3, 2, number), **{"text": "", **piece})
+        yield Finished(FinishReason.STOP, Usage(3, 2, len(pieces)))
+
+    monkeypatch.setattr(world.engine, "generate", generate)
+
+
+CALLS = [("c1", "f", '{"x":1}'), ("c2", "g", '{"y":2}')]
+
+
+async def test_chat_chunks_have_the_index_of_each_call_as_its_pieces_come(app, calling):
+    choices = [data["choices"] for _, data in (await ask(app, CHAT, {**SAY, "stream": True})).events()[:-1]]
+    pieces = [piece for [choice] in choices for piece in choice["delta"].get("tool_calls", ())]
+    assert [piece["index"] for piece in pieces] == [0, 0, 1, 1, 1, 0]
+    found = [
+        (
+            *(piece["id"] for piece in pieces if piece["index"] == index and "id" in piece),
+            "".join(piece["function"].get("name", "") for piece in pieces if piece["index"] == index),
+            "".join(piece["function"]["arguments"] for piece in pieces if piece["index"] == index),
+        )
+        for index in range(2)
+    ]
+    assert found == CALLS
+    [choice] = (await ask(app, CHAT, SAY)).json()["choices"]
+    whole = [(call["id"], *call["function"].values()) for call in choice["message"]["tool_calls"]]
+    assert (whole, choice["finish_reason"]) == (CALLS, "tool_calls")
+
+
+async def test_events_of_a_response_end_each_call_before_the_next(app, calling):
+    events = [data for _, data in (await ask(app, RESPONSES, {**SAY_RESPONSES, "stream": True})).events()]
+    places = [event["output_index"] for event in events if "output_index" in event]
+    assert places == sorted(places)
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == events[-1]["response"]["output"]
+    for items in (done, (await ask(app, RESPONSES, SAY_RESPONSES)).json()["output"]):
+        calls = [(item["call_id"], item["name"], item["arguments"]) for item in items if item["type"] != "message"]
+        assert calls == CALLS
+
+
+async def test_blocks_of_a_message_end_each_call_before_the_next(app, calling):
+    say = {**SAY, "max_tokens": 50}
+    events = [data for _, data in (await ask(app, "/v1/messages", {**say, "stream": True})).events()]
+    blocks = [event for event in events if event["type"].startswith("content_block")]
+    assert [event["index"] for event in blocks] == sorted(event["index"] for event in blocks)
+    begun = [event["content_block"] for event in blocks if event["type"] == "content_block_start"]
+    written = [
+        "".join(
+            event["delta"].get("partial_json", "") for event in blocks if event["index"] == index and "delta" in event
+        )
+        for index in range(2)
+    ]
+    assert [
+        (*(block[name] for name in ("id", "name")), text) for block, text in zip(begun, written, strict=False)
+    ] == CALLS
+    content = (await ask(app, "/v1/messages", say)).json()["content"]
+    assert [(block["id"], block["input"]) for block in content[:2]] == [("c1", {"x": 1}), ("c2", {"y": 2})]

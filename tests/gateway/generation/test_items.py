@@ -36,7 +36,7 @@ def test_thought_text_and_calls_are_items_in_their_order():
         Delta("", USAGE, reasoning="!"),
         Delta("Wait.", USAGE),
         Delta("", USAGE, calls=(CallPiece("c1", "f"), CallPiece(arguments='{"a"'))),
-        Delta("", USAGE, calls=(CallPiece(arguments=":1}"), CallPiece("c2", "f", "{}"))),
+        Delta("", USAGE, calls=(CallPiece(arguments=":1}"), CallPiece("c2", "f", "{}", 1))),
     ]
     assert told(narrator, *deltas) == [
         ("began", "reasoning", 0, ""),
@@ -103,6 +103,67 @@ def test_plain_text_goes_on_with_the_open_message_alone():
 
 def test_an_empty_answer_may_have_a_message():
     narrator = Narrator()
-    [change] = narrator.open_message()
+    assert narrator.close() == []
+    [change] = narrator.close(with_message=True)
     assert (change.what, change.item.kind, change.item.text) == (What.BEGAN, ItemKind.MESSAGE, "")
-    assert narrator.open_message() == []
+    assert narrator.close(with_message=True) == []
+
+
+INTERLEAVED = [
+    Delta("", USAGE, calls=(CallPiece("c1", "f", '{"x"'), CallPiece("c2", "g", '{"y"', 1))),
+    Delta("\n", USAGE),
+    Delta("", USAGE, calls=(CallPiece(arguments=":2}", index=1),)),
+    Delta("", USAGE, calls=(CallPiece(arguments=":1}"),)),
+    Delta("!", USAGE),
+]
+
+
+def test_pieces_of_several_calls_in_turn_are_told_call_after_call():
+    narrator = Narrator()
+    assert told(narrator, *INTERLEAVED) == [
+        ("began", "call", 0, ""),
+        ("grew", "call", 0, '{"x"'),
+        ("grew", "call", 0, ":1}"),
+        ("ended", "call", 0, ""),
+        ("began", "call", 1, ""),
+        ("grew", "call", 1, '{"y"'),
+        ("grew", "call", 1, ":2}"),
+        ("ended", "call", 1, ""),
+        ("began", "message", 2, ""),
+        ("grew", "message", 2, "\n"),
+        ("grew", "message", 2, "!"),
+    ]
+    assert narrator.extend(Delta("?", USAGE))
+    assert [item.text for item in narrator.answers[0].items] == ['{"x":1}', '{"y":2}', "\n!?"]
+
+
+def test_an_api_that_takes_them_in_turn_is_told_as_they_come():
+    narrator = Narrator(in_turn=False)
+    assert told(narrator, *INTERLEAVED) == [
+        ("began", "call", 0, ""),
+        ("grew", "call", 0, '{"x"'),
+        ("began", "call", 1, ""),
+        ("grew", "call", 1, '{"y"'),
+        ("began", "message", 2, ""),
+        ("grew", "message", 2, "\n"),
+        ("grew", "call", 1, ":2}"),
+        ("grew", "call", 0, ":1}"),
+        ("grew", "message", 2, "!"),
+    ]
+
+
+def test_what_waits_for_a_call_that_is_never_whole_is_told_at_the_end():
+    narrator = Narrator()
+    narrator.take(Delta("", USAGE, calls=(CallPiece("c1", "f", "{"), CallPiece("c2", "g", "{}", 1))))
+    assert not narrator.take(Delta("a", USAGE))
+    assert not narrator.extend(Delta("b", USAGE)), "it would be told before the calls"
+    narrator.take(Delta("b", USAGE))
+    assert [(change.what.value, change.item.number, change.text) for change in narrator.close()] == [
+        ("ended", 0, ""),
+        ("began", 1, ""),
+        ("grew", 1, "{}"),
+        ("ended", 1, ""),
+        ("began", 2, ""),
+        ("grew", 2, "a"),
+        ("grew", 2, "b"),
+    ]
