@@ -43,7 +43,7 @@ def report(metrics: Metrics, route: Route, outcome: Outcome, finished: Finished 
     """Count and log a generation's end; `finished` is what its engine said, None where none said anything."""
     reason = outcome.error.code if outcome.error else outcome.sluice_reason or outcome.reason.value
     if finished is not None:
-        metrics.engine_ended(route.counted_as, finished)
+        metrics.engine_ended(route.counted_as, route.deployment_name, finished)
     metrics.generation_ended(route.counted_as, reason, ttft_ms=outcome.ttft_ms, duration_ms=outcome.duration_ms)
     log.info(
         "generation_ended",

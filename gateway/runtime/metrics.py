@@ -67,6 +67,8 @@ class Metrics:
             histogram(f"sluice_request_inter_token_{name}_seconds", text.format(what), ["model"], buckets=DELAY_BUCKETS)
             for name, what in (("median", "median"), ("p99", "99th percentile"))
         )
+        text = "What foreign servers said or did that can't be right, such as a usage that isn't believed."
+        self.engine_findings = counter("sluice_engine_findings", text, ["deployment", "finding"])
         text = "Settlements that were not answered in time and left to the sweep."
         self.settlements_deferred = counter("sluice_settlements_deferred", text)
         self.swept = counter("sluice_swept_holds", "Holds closed by the sweep.", ["how"])
@@ -111,8 +113,12 @@ class Metrics:
             self._of(self.tokens, model, name).inc(count)
         self._of(self.credits, model).inc(charge)
 
-    def engine_ended(self, model: str, finished: Finished) -> None:
-        """Count the times between a request's tokens, which an engine of ours told with its end."""
+    def engine_ended(self, model: str, deployment: str, finished: Finished) -> None:
+        """Count the times between a request's tokens, which an engine of ours told with its end, and what a foreign
+        one's end has against it.
+        """
+        for finding in finished.findings:
+            self._of(self.engine_findings, deployment, finding).inc()
         if finished.gap_p99_ms:
             self._of(self.gap_median, model).observe(finished.gap_ms / 1000)
             self._of(self.gap_p99, model).observe(finished.gap_p99_ms / 1000)

@@ -43,12 +43,16 @@ class Trial:
     is_estimate: bool
     milliseconds: int
     vector_width: int = 0
+    findings: tuple[str, ...] = ()
+    cached: str = ""  # what is known of whether the server tells cached tokens
 
     def told(self, card: CardPrices) -> str:
         """Return it as one line with its cost under `card`, at a plan's multiplier of 1."""
         cost = format_credits(rating.charge(self.usage.classes(), card, 10_000))
-        counted = " (counted here: the server didn't say)" if self.is_estimate else ""
-        tokens = f"{self.usage.prompt} tokens in, {self.usage.completion} out{counted}"
+        found = f": {', '.join(self.findings)}" if self.findings else ""
+        counted = f" (counted here{found})" if self.is_estimate else ""
+        cached = f", cached tokens {self.cached}" if self.cached else ""
+        tokens = f"{self.usage.prompt} tokens in, {self.usage.completion} out{counted}{cached}"
         match self.kind:
             case Kind.EMBEDDING:
                 answer = f"{self.vector_width} dimensions"
@@ -170,5 +174,6 @@ async def _trial(engine: Engine, kind: Kind) -> Trial:
                 if event.error is not None:
                     raise EngineError(event.error.message, code=event.error.code)
                 took = round((time.monotonic() - began) * 1000)
-                return Trial(kind, text, event.usage, event.is_estimate, took, width)
+                cached = "" if engine.info is None else engine.info.details.get("cached tokens", "")
+                return Trial(kind, text, event.usage, event.is_estimate, took, width, event.findings, cached)
     raise EngineError("The engine's stream ended without its end.")

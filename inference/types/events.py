@@ -172,7 +172,8 @@ class Finished:
 
     `stop` is the stop string or id that ended it, None of several answers, each of which told its own. `exact` is
     False when the worker was lost and `usage` is only the last one it reported. With `is_estimate` that usage, too,
-    is only counted from what arrived, since a foreign engine hadn't said it, or not all of it. `queued_ms`,
+    is only counted from what arrived, since a foreign engine hadn't said it, or not all of it, or what can't be.
+    `findings` are what a foreign engine said or did that can't be right, as metrics name it. `queued_ms`,
     `prefill_ms` and `decode_ms` are the worker's own times: until its first forward pass, from there to the first
     token of any of its answers, from there to the end of the last. Of the waits from one token of an answer to its
     next, half were at most `gap_ms`, and all but one in a hundred `gap_p99_ms`.
@@ -189,6 +190,7 @@ class Finished:
     decode_ms: float = 0.0
     gap_ms: float = 0.0
     gap_p99_ms: float = 0.0
+    findings: tuple[str, ...] = ()
 
 
 Event = Started | Delta | Vector | Finished

@@ -7,7 +7,8 @@ It keeps the contract of `inference.engine` but for what a foreign server can't:
 - Nobody keeps a record of requests but this process. `usage_of` an id that it doesn't know is `Lost`, since another
   process may have run it: what its hold's gateway noted last is then charged, as an estimate.
 - How much of the prompt was cached may be known only at the end, so `Started` may say less.
-- `Finished.is_estimate` where the server hadn't counted all that arrived, or not yet told how much was cached.
+- `Finished.is_estimate` where the server hadn't counted all that arrived, not yet told how much was cached, or said
+  what can't be, which `Finished.findings` names.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class RemoteEngine:
         self._pool.join(self, self._options)
         self._headers = {"authorization": f"Bearer {spec.credential}"} if spec.credential else {}
         self._probe = Probe(spec.deployment, self._dialect, self._options, self._ask)
-        self._prepared: OrderedDict[str, tuple[float, int]] = OrderedDict()  # when, and the likely size, by request
+        self._prepared: OrderedDict[str, tuple[float, int, int]] = OrderedDict()  # when, likely and least size
         self._runs: dict[str, RemoteRun] = {}
         self._ended: OrderedDict[str, Evidence] = OrderedDict()
         self._idle = asyncio.Event()
@@ -95,7 +96,8 @@ class RemoteEngine:
         now = time.monotonic()
         while self._prepared and next(iter(self._prepared.values()))[0] < now - PREPARED_SECONDS:
             self._prepared.popitem(last=False)
-        self._prepared[request.id] = (now, count.likely)
+        is_whole = not request.truncate and not any(message.images for message in request.messages)
+        self._prepared[request.id] = (now, count.likely, count.least if is_whole else 0)
         self._prepared.move_to_end(request.id)
         return prepared
 
@@ -120,12 +122,13 @@ class RemoteEngine:
 
     async def generate(self, prepared: Prepared, allowance: int, is_final: bool) -> AsyncIterator[Event]:
         request = prepared.request
-        likely = self._admit(request.id)
+        likely, least = self._admit(request.id)
         is_shared = self._options.shared_prefixes or not self._options.salt_key
         run = RemoteRun(
             prepared,
             allowance,
             likely_prompt=likely,
+            least_prompt=least,
             pool=self._pool,
             dialect=self._dialect,
             options=self._options,
@@ -142,8 +145,7 @@ class RemoteEngine:
                 async for event in events:
                     if isinstance(event, Finished):
                         end = event
-                        if event.error is not None:
-                            self._look_soon(run, event.error)
+                        self._heed(run, event, request.kind)
                         break
                     if isinstance(event, Vector) and request.kind is Kind.EMBEDDING:
                         self._probe.learn_width(len(event.data) // 4)
@@ -211,9 +213,11 @@ class RemoteEngine:
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _admit(self, request_id: str) -> int:
-        """Return how many tokens a prepared request's prompt is likely to have; raise what a worker would."""
-        at, likely = self._prepared.pop(request_id, (float("-inf"), 0))
+    def _admit(self, request_id: str) -> tuple[int, int]:
+        """Return how many tokens a prepared request's prompt is likely to have, and has at least; raise what a worker
+        would.
+        """
+        at, likely, least = self._prepared.pop(request_id, (float("-inf"), 0, 0))
         if request_id in self._runs:
             raise InvalidRequestError("The request is running already.")
         if request_id in self._ended:
@@ -222,7 +226,14 @@ class RemoteEngine:
             raise UnpreparedError("The request is not prepared here.")
         if self._is_draining:
             raise DrainingError("The engine is about to be closed.")
-        return likely
+        return likely, least
+
+    def _heed(self, run: RemoteRun, end: Finished, kind: Kind) -> None:
+        """Have the probe note what an end shows of the server."""
+        if kind is Kind.CHAT:
+            self._probe.note_end(end, tells_cached=run.tells_cached)
+        if end.error is not None:
+            self._look_soon(run, end.error)
 
     def _look_soon(self, run: RemoteRun, failure: EngineError | EngineFault) -> None:
         """Have the probe look at the server, unless the request itself was at fault, or was refused here."""

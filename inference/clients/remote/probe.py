@@ -8,7 +8,7 @@ import logging
 from inference.clients.remote.dialects.base import Ask, Dialect, Limits, ModelMissingError
 from inference.clients.remote.faults import AskError, SetUpError
 from inference.clients.remote.options import RemoteOptions
-from inference.types import EngineInfo, Feature, GuidanceKind, Kind
+from inference.types import EngineInfo, Feature, Finished, FinishReason, GuidanceKind, Kind
 
 READY_SECONDS = 5.0  # between two looks at a server that is ready
 UNREADY_SECONDS = 1.0
@@ -17,6 +17,7 @@ MEET_SECONDS = 60.0  # after which a server that never failed is asked all of it
 UNANSWERED_SECONDS = 60.0  # for which a server that is well may leave unanswered what it is, as a busy one does
 MOST_FAILED = 2  # looks in a row that fail before a ready server counts as gone
 
+_CACHED = {None: "not known yet", True: "told", False: "not told so far: charged as computed ones"}
 _NO_SUCH_PATH = frozenset({404, 405, 501})
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,8 @@ class Probe:
         self._ask = ask
         self._width = options.vector_width
         self._uncounted = ""
+        self._findings: frozenset[str] = frozenset()  # of all answers
+        self._tells_cached: bool | None = None  # None before the first whole answer
         self._warns_at = 0.0  # on the loop's clock
         self._failed = 0
         self._is_doubted = False  # whether another server may answer than the one that was met
@@ -77,6 +80,17 @@ class Probe:
             self._warns_at = now + WARN_SECONDS
         self._uncounted = reason
         if self.info is not None:
+            self.info = self._info(self.info.max_context)
+
+    def note_end(self, end: Finished, *, tells_cached: bool) -> None:
+        """Note what a chat's end showed of the server. Some tell cached tokens only where there are any."""
+        before = (self._findings, self._tells_cached)
+        if new := set(end.findings) - self._findings:
+            self._findings |= new
+            log.warning("deployment %s: its server is found to be wrong: %s", self._deployment, ", ".join(sorted(new)))
+        if tells_cached or (end.error is None and end.reason is not FinishReason.CANCELLED):
+            self._tells_cached = tells_cached or bool(self._tells_cached)
+        if before != (self._findings, self._tells_cached) and self.info is not None:
             self.info = self._info(self.info.max_context)
 
     async def close(self) -> None:
@@ -180,6 +194,8 @@ class Probe:
                 "dialect": dialect.name,
                 "prompts": tokenizes,
                 "usage": counts,
+                "cached tokens": _CACHED[self._tells_cached],
+                **({"found": ", ".join(sorted(self._findings))} if self._findings else {}),
                 "prefix caches": "shared between tenants" if is_shared else dialect.isolation,
                 "most output": str(options.max_output),
             },

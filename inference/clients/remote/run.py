@@ -17,6 +17,7 @@ import msgspec
 from inference.clients.remote import faults
 from inference.clients.remote.connection import Connection
 from inference.clients.remote.dialects.base import Dialect
+from inference.clients.remote.guided import follows
 from inference.clients.remote.options import RemoteOptions
 from inference.clients.remote.pieces import Calls, Pieces
 from inference.clients.remote.pool import Pool, whole
@@ -26,6 +27,7 @@ from inference.clients.remote.usage import Counter
 from inference.errors import UnreachableError
 from inference.tracing import traceparent
 from inference.types import (
+    Delta,
     EngineFault,
     Event,
     Finished,
@@ -78,6 +80,7 @@ class RemoteRun:
         allowance: int,
         *,
         likely_prompt: int,
+        least_prompt: int,
         pool: Pool,
         dialect: Dialect,
         options: RemoteOptions,
@@ -93,13 +96,14 @@ class RemoteRun:
         if trace := traceparent.get():
             self._headers["traceparent"] = trace
         self._salt = salt
-        self._counter = Counter(likely_prompt, prepared.most_prompt, self.most_output)
+        self._counter = Counter(likely_prompt, prepared.most_prompt, self.most_output, least_prompt)
         request = prepared.request
         self._ticket = Ticket(request.tenant, request.weight, request.band, request.priority)
         self._waiting: asyncio.Timeout | None = None  # for a place or a connection
         self._connection: Connection | None = None
         self._events = EventReader()
         self._calls = Calls()
+        self._guided: list[str] = []  # the text of an answer that is to be held to something
         self._garbage: GarbageError | None = None  # what followed the last events
         self._is_cancelled = False
         self._was_sent = False
@@ -115,6 +119,11 @@ class RemoteRun:
         """The usage so far; nothing before the server may have read the request."""
         return self._counter.usage if self._was_sent else Usage()
 
+    @property
+    def tells_cached(self) -> bool:
+        """Whether the server has said how much of the prompt was cached."""
+        return self._counter.tells_cached
+
     def cancel(self) -> None:
         """End the request now, whatever it waits for."""
         self._is_cancelled = True
@@ -128,8 +137,6 @@ class RemoteRun:
         now = time.monotonic()
         first = self._first_at if self.has_begun else now
         is_exact = not self._was_sent or self._counter.is_exact
-        if not is_exact:
-            log.info("request %s: the remote engine's usage is an estimate", self._prepared.request.id)
         return Finished(
             reason,
             self.usage,
@@ -140,7 +147,16 @@ class RemoteRun:
             queued_ms=(self._sent_at - self._created) * 1000,
             prefill_ms=(first - self._sent_at) * 1000,
             decode_ms=(now - first) * 1000,
+            findings=self._findings(reason) if self._was_sent else (),
         )
+
+    def _findings(self, reason: FinishReason) -> tuple[str, ...]:
+        """Return what the server said that can't be, and whether it ended an answer that isn't what it was held to."""
+        sampling, text = self._prepared.request.sampling, "".join(self._guided)
+        is_whole = reason is FinishReason.STOP and not sampling.stop and not sampling.stop_token_ids
+        if text and is_whole and sampling.guidance is not None and not follows(sampling.guidance, text):
+            return (*self._counter.findings, "answer_not_guided")
+        return self._counter.findings
 
     async def chat(self) -> AsyncGenerator[Event, None]:
         """Yield every event of a chat; raise `EngineError` instead of the first when the server took nothing."""
@@ -153,6 +169,8 @@ class RemoteRun:
                 is_over = False
                 while not is_over:
                     for event in self._told(await self._next(connection)):
+                        if self._prepared.request.sampling.guidance is not None and isinstance(event, Delta):
+                            self._guided.append(event.text)
                         is_over = isinstance(event, Finished)
                         yield event
             finally:
@@ -255,7 +273,7 @@ class RemoteRun:
         yield from pieces.deltas(usage, is_new=is_new)
         if failure is not None:
             yield self.end(FinishReason.ERROR, faults.FAILED)
-        elif goes_on or (self._reason is None and self._counter.completion > self.most_output):
+        elif goes_on or (self._reason is None and self._counter.is_beyond):
             self._reason = self._reason or "length"  # it goes on beyond what it was asked for, and what is paid for
             yield self._ended()
 
@@ -350,7 +368,8 @@ class RemoteRun:
             case "abort" | "error":
                 return self.end(FinishReason.ERROR, faults.FAILED)
             case "length":
-                is_short = self.most_output < self._prepared.max_output and self.usage.completion >= self.most_output
+                is_full = self._counter.is_beyond or self.usage.completion >= self.most_output
+                is_short = is_full and self.most_output < self._prepared.max_output
                 return self.end(FinishReason.ALLOWANCE if is_short else FinishReason.LENGTH)
             case _:
                 return self.end(FinishReason.STOP, stop=self._stop)

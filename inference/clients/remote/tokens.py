@@ -13,6 +13,8 @@ PER_MESSAGE = 8  # tokens that a chat template adds to each message, and once mo
 UNSEEN = 128  # tokens that it may say by itself: a date, a default system message
 _BYTES = 3  # at least so many to a token in nearly all text: more tokens than that are unlikely
 _MOST_BYTES = 6  # and fewer than that, too
+_FAR_BYTES = 32  # more bytes than the tokens of a whole answer have on average
+_BETWEEN = 256  # tokens without text that stand between those of an answer: marks of thought and of calls
 LEAST_IMAGE = 64  # tokens that an image has at least in common models
 USUAL_IMAGE = 576  # what a small one has in models that give each the same size
 IMAGE_PATCH = 16  # pixels along the side of the smallest patch that common models make a token of
@@ -89,6 +91,21 @@ def text_in(answer: Any, name: str) -> str | None:
     """Return the text `name` of a detokenizer's answer, None for anything else."""
     text = answer.get(name) if isinstance(answer, dict) else None
     return text if isinstance(text, str) else None
+
+
+def surely_of(size: int) -> int:
+    """Return how many tokens an output of `size` bytes has at least, whatever it says."""
+    return -(-size // _FAR_BYTES)
+
+
+def most_of(size: int) -> int:
+    """Return how many tokens an output of `size` bytes has at most: none has less than a byte but for marks."""
+    return size + _BETWEEN
+
+
+def densest(tokens: int) -> int:
+    """Return how many tokens a prompt may have that was held for as so many: one for each of its bytes."""
+    return _BYTES * tokens
 
 
 def least_of(size: int) -> int:

@@ -303,9 +303,11 @@ def test_the_durations_that_an_engine_counted_are_shown_and_counted_on():
 def test_an_engines_own_times_are_counted_where_it_tells_them():
     metrics = Metrics()
     done = Finished(FinishReason.STOP, Usage(1, 0, 2), queued_ms=20.0, decode_ms=300.0, gap_ms=100.0, gap_p99_ms=200.0)
-    metrics.engine_ended("m", done)
-    metrics.engine_ended("m", Finished(FinishReason.STOP, Usage(1, 0, 2)))  # a foreign engine's
-    metrics.engine_ended("m", Finished(FinishReason.ERROR, Usage(), queued_ms=9000.0))
+    metrics.engine_ended("m", "d", done)
+    foreign = Finished(FinishReason.STOP, Usage(1, 0, 2), findings=("prompt_beyond_hold",))
+    metrics.engine_ended("m", "d", foreign)
+    assert value(metrics, "sluice_engine_findings_total", deployment="d", finding="prompt_beyond_hold") == 1
+    metrics.engine_ended("m", "d", Finished(FinishReason.ERROR, Usage(), queued_ms=9000.0))
     for name, seconds in (("median", 0.1), ("p99", 0.2)):
         assert value(metrics, f"sluice_request_inter_token_{name}_seconds_count", model="m") == 1
         assert value(metrics, f"sluice_request_inter_token_{name}_seconds_sum", model="m") == pytest.approx(seconds)

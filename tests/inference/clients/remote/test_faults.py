@@ -12,7 +12,7 @@ import pytest
 from inference.clients.remote.faults import DeniedError, UnclearError
 from inference.clients.remote.pool import pool_of
 from inference.errors import InvalidRequestError, OverloadedError, UnreachableError
-from inference.types import Delta, FinishReason, Lost, NothingRan, Started, Usage
+from inference.types import CallPiece, Delta, FinishReason, Guidance, GuidanceKind, Lost, NothingRan, Started, Usage
 from tests.inference.engine_contract import chat, collect, embedding, end_of, run, text_of
 from tests.upstream import Plan
 
@@ -281,7 +281,9 @@ async def test_wrong_usage_is_not_believed_and_never_charged_beyond_what_is_held
     finished = end_of(await run(engine, request))
     assert finished.is_estimate
     assert finished.usage.prompt <= prepared.most_prompt
-    assert 3 <= finished.usage.completion <= 5
+    assert finished.usage.completion == 3
+    assert finished.findings
+    assert engine.info.details["found"] == ", ".join(finished.findings), "operators are told which server it is"
 
 
 async def test_a_server_that_goes_on_beyond_max_tokens_is_cut_off(remote):
@@ -628,3 +630,70 @@ async def test_embeddings_without_usage_are_an_estimate(remote):
     request = embedding("one two", (1, 2, 3))
     finished = end_of(await run(engine, request))
     assert (finished.is_estimate, finished.usage) == (True, Usage(input=5))
+
+
+async def test_a_dense_prompt_is_charged_as_it_was_held_and_found(remote):
+    """It was charged at a third of what it had, and nothing but the log told."""
+    engine, _ = await remote("generic", usage={"prompt_tokens": 3000, "completion_tokens": 1})
+    request = chat("ab" * 1600)
+    prepared = await engine.prepare(request)
+    finished = end_of(await run(engine, request))
+    assert (finished.usage.prompt, finished.is_estimate) == (prepared.most_prompt, True)
+    assert "prompt_beyond_hold" in finished.findings
+
+
+@pytest.mark.parametrize(("cached", "said"), [(None, "not told so far: charged as computed ones"), (0, "told")])
+async def test_whether_cached_tokens_are_told_is_known_from_the_first_answer(remote, cached, said):
+    engine, _ = await remote("vllm", cached=cached)
+    assert engine.info.details["cached tokens"] == "not known yet"
+    assert end_of(await run(engine, chat("a b c"))).exact
+    assert engine.info.details["cached tokens"] == said
+
+
+SCHEMA = Guidance(GuidanceKind.JSON_SCHEMA, '{"type": "object", "required": ["a"]}')
+
+
+@pytest.mark.parametrize(
+    ("guidance", "answer", "is_held"),
+    [
+        (SCHEMA, '{"a": 1}', True),
+        (SCHEMA, '{"b": 1}', False),
+        (SCHEMA, "Sure! Here it is", False),
+        (Guidance(GuidanceKind.JSON_OBJECT), "[1]", False),
+        (Guidance(GuidanceKind.JSON_OBJECT), "{}", True),
+        (Guidance(GuidanceKind.CHOICE, choices=("yes", "no")), "maybe", False),
+        (Guidance(GuidanceKind.CHOICE, choices=("yes", "no")), "no", True),
+        (Guidance(GuidanceKind.REGEX, "[0-9]+"), "maybe", True),
+    ],
+)
+async def test_an_answer_that_was_not_held_to_what_was_asked_is_found(remote, guidance, answer, is_held):
+    """The server took the field, and dropped it without a word."""
+    engine, _ = await remote("vllm")
+    finished = end_of(await run(engine, chat(answer, guidance=guidance)))
+    assert (finished.findings, finished.exact) == (() if is_held else ("answer_not_guided",), True)
+
+
+def calls(*pieces):
+    """An event with pieces (index, id, name, arguments) of calls."""
+    told = [
+        {"index": index, "id": identifier, "function": {"name": name, "arguments": arguments}}
+        for index, identifier, name, arguments in pieces
+    ]
+    return b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"tool_calls": told}}]}).encode() + b"\n\n"
+
+
+async def test_pieces_of_calls_in_turn_with_text_between_keep_their_calls(remote):
+    body = (
+        calls((0, "a", "f", '{"x"'), (1, "b", "g", ""))
+        + adds("\n")
+        + calls((1, None, None, '{"y":2}'))
+        + calls((0, None, "f", ":1}"))
+        + adds("", "tool_calls")
+        + b"data: [DONE]\n\n"
+    )
+    engine, _ = await remote("generic", body=body, headers=STREAM)
+    events = await run(engine, chat("x"))
+    pieces = [piece for event in events if isinstance(event, Delta) for piece in event.calls]
+    assert [piece for piece in pieces if piece.name] == [CallPiece("a", "f", '{"x"'), CallPiece("b", "g", "", 1)]
+    written = ["".join(piece.arguments for piece in pieces if piece.index == index) for index in range(2)]
+    assert written == ['{"x":1}', '{"y":2}']

@@ -6,13 +6,15 @@ import contextlib
 import itertools
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.clients.remote.dialects import DIALECTS
 from inference.clients.remote.sse import EventReader, GarbageError
 from inference.clients.remote.tokens import estimated
-from inference.clients.remote.usage import Counter
+from inference.clients.remote.usage import Counter, Report
+from inference.types import Usage
 
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 2**40) | st.floats() | st.text(max_size=3),
@@ -99,3 +101,69 @@ def test_events_before_one_that_cant_be_read_count(before, garbage):
     )
     if failure is not None:
         assert len(events) == before
+
+
+SAID = {"prompt": 10, "cached": 0, "completion": 20}
+
+
+def counted(*reports, events=20, text="word", most_output=100):
+    """A counter of so many events, after which the server says the reports; of the prompt 12 tokens are likely."""
+    counter = Counter(12, 16, most_output, least_prompt=8)
+    counter.output(text * events, events)
+    for report in reports:
+        counter.report(Report(**SAID | report))
+    counter.complete()
+    return counter
+
+
+@pytest.mark.parametrize(
+    ("reports", "usage", "findings"),
+    [
+        ([{}], Usage(10, 0, 20), ()),
+        ([{"completion": 60}], Usage(10, 0, 60), ()),  # several tokens came in one event
+        ([{"completion": 2**31 - 1}], Usage(10, 0, 20), ("output_too_large",)),
+        ([{"completion": 101}, {}], Usage(10, 0, 20), ("output_too_large",)),
+        ([{"completion": 1}], Usage(10, 0, 20), ("output_too_small",)),
+        ([{"completion": 19}], Usage(10, 0, 20), ("output_too_small",)),
+        ([{"completion": 0}], Usage(10, 0, 20), ("output_too_small",)),
+        ([{"completion": 0, "prompt": 0}], Usage(12, 0, 20), ("output_too_small", "prompt_too_small")),
+        ([{"completion": 1}, {}], Usage(10, 0, 20), ()),  # it counts behind what it sends, and catches up
+        ([{"completion": 90}, {"completion": 20}], Usage(10, 0, 90), ("output_went_back",)),
+        ([{"reasoning": 21}], Usage(10, 0, 20), ("reasoning_beyond_output",)),
+        ([{"prompt": 17}], Usage(16, 0, 20), ("prompt_beyond_hold",)),
+        ([{"prompt": 2**31 - 1}], Usage(12, 0, 20), ("prompt_too_large",)),
+        ([{"prompt": 3}], Usage(12, 0, 20), ("prompt_too_small",)),
+        ([{"prompt": 4}], Usage(4, 0, 20), ()),
+        ([{"cached": 11}], Usage(10, 0, 20), ("cached_beyond_prompt",)),
+        ([{"cached": None}], Usage(10, 0, 20), ()),
+        ([{"completion": None}], Usage(10, 0, 20), ("usage_not_told",)),
+        ([], Usage(12, 0, 20), ("usage_not_told",)),
+    ],
+)
+def test_usage_is_believed_within_what_arrived_and_else_an_estimate_with_a_finding(reports, usage, findings):
+    counter = counted(*reports)
+    assert (counter.usage, counter.findings, counter.is_exact) == (usage, findings, not findings)
+
+
+def test_ninety_that_arrived_are_charged_whatever_the_server_says_then():
+    counter = counted({}, events=90)
+    assert (counter.usage.completion, counter.findings) == (90, ("output_too_small",))
+
+
+def test_more_output_than_what_arrived_can_be_is_charged_and_marked():
+    """Thought that a server keeps back can't be seen, unless it tells how much it was."""
+    assert counted({"completion": 4000}, most_output=4096).findings == ("output_beyond_what_arrived",)
+    assert counted({"completion": 4000}, most_output=4096).usage.completion == 4000
+    assert counted({"completion": 4000, "reasoning": 3980}, most_output=4096).is_exact
+
+
+def test_few_tokens_for_much_text_are_not_believed():
+    counter = counted({}, events=1, text="x" * 10_000, most_output=4096)
+    assert (counter.usage.completion, counter.findings) == (1667, ("output_too_small",))
+
+
+def test_a_stream_that_is_cut_is_no_finding():
+    counter = Counter(12, 16, 100)
+    counter.report(Report(10, None, 1))
+    counter.output("more")
+    assert (counter.findings, counter.is_exact) == ((), False)
