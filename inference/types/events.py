@@ -94,7 +94,7 @@ class CallPiece(NamedTuple):
     id: str = ""
     name: str = ""
     arguments: str = ""
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # it hides the method of tuples, which nobody calls
 
 
 class Told(NamedTuple):
