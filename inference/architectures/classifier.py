@@ -13,6 +13,7 @@ import torch
 from inference.architectures.encoder import Encoder
 from inference.architectures.label_head import LabelHead
 from inference.architectures.scorer import PairModel
+from inference.architectures.weights import FolderWeights
 from inference.errors import ModelRefusedError
 from inference.json_files import read_object
 from inference.labels import Labels, LabelSet
@@ -65,16 +66,14 @@ class OpenClassifier:
     @classmethod
     def load(cls, folder: Path, dtype: torch.dtype, device: torch.device) -> Self:
         """Return the classifier of `folder` on `device`; raise ModelRefusedError for a head that doesn't fit."""
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         encoder = Encoder.load(folder, dtype, device, {"normalize": False})
         labels = _labels(read_object(folder / HEAD))
         try:
-            tensors = load_file(folder / WEIGHTS)
+            with FolderWeights(folder, WEIGHTS) as weights:
+                tensors = {name: weights.take(name, torch.float32) for name in weights}
             head = LabelHead(encoder.width, len(tensors["text.weight"]))
             head.load_state_dict(tensors)
-        except (SafetensorError, OSError, KeyError, RuntimeError) as error:
+        except (KeyError, RuntimeError) as error:
             raise ModelRefusedError(f"{folder}: {WEIGHTS} doesn't fit: {error}") from error
         return cls(encoder, head.eval(), labels)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -11,12 +12,13 @@ import torch
 from torch.nn.functional import embedding
 
 from inference.architectures.adapters import AdapterReader
-from inference.architectures.families import form_of, rope_kinds
+from inference.architectures.families import ExpertNames, form_of, rope_kinds
 from inference.architectures.layers import Layer, LayerReader
 from inference.architectures.proof import Proof, causal_config, proved
 from inference.architectures.rope import Rotations, frequencies, original_length, set_original_length
 from inference.architectures.small_model import shapes_of
 from inference.architectures.weights import FolderWeights, ModelWeights, Weights
+from inference.errors import ModelRefusedError
 from inference.execution.adapters import TYPICAL_RANK, Adapters
 from inference.execution.attention.base import Attention
 from inference.execution.inputs import StepBatch
@@ -109,9 +111,7 @@ class Decoder:
 
         proof = proved(to_prove, f"decoder, {proving.tier}", candidate, block_size, proofs)
         with FolderWeights(folder) as weights:
-            # Without the layers that a config leaves out it is another model, which would answer as if it were right.
-            weights.check_layers(f"{_root(weights)}layers.", len(form_of(config).layers))
-            _check_shapes(weights, config)
+            _check(weights, config, dtype)
             loaded = cls(config, weights, dtype, operators, is_long=is_long)
         loaded.proof = proof
         return loaded
@@ -193,12 +193,32 @@ def _root(weights: Weights) -> str:
     return next((root for root in ROOTS if f"{root}embed_tokens.weight" in weights), ROOTS[0])
 
 
-def _check_shapes(weights: FolderWeights, config: Any) -> None:
-    """Raise ModelRefusedError where a tensor hasn't the shape that the config gives it.
+def _check(weights: FolderWeights, config: Any, dtype: torch.dtype) -> None:
+    """Raise ModelRefusedError unless the tensors are those of transformers' model of `config`, each of its shape.
 
-    Many of another shape would compute something: a head of more rows, or a single row that is added to all.
+    Many of another shape would compute something: a head of more rows, or a single row that is added to all. And what
+    isn't read, a further layer or a scale, makes another model of it, which would answer as if it were right.
     """
-    root = _root(weights)
-    shapes = shapes_of(causal_config(config))
+    root, form, shapes = _root(weights), form_of(config), shapes_of(causal_config(config))
+    if (names := form.family.experts) is not None:
+        for number, layer in enumerate(form.layers):
+            if layer.is_sparse:
+                shapes |= _shapes_of_experts(f"{ROOTS[0]}layers.{number}.", names, form.experts, shapes)
     named = {f"{root}{name.removeprefix(ROOTS[0])}": shape for name, shape in shapes.items() if name not in HEADS}
     weights.check(named | {name: shapes[HEADS[0]] for name in HEADS if HEADS[0] in shapes})
+    head = next((name for name in HEADS if form.is_tied and name in weights), None)
+    if head and not torch.equal(*(weights.take(name, dtype) for name in (head, f"{root}embed_tokens.weight"))):
+        raise ModelRefusedError(
+            f"the checkpoint's tensor {head} isn't its embedding, as the config's tie_word_embeddings says: correct it"
+        )
+
+
+def _shapes_of_experts(
+    base: str, names: ExpertNames, experts: int, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a layer's tensors by their other names in `names`: of the router, and of each expert."""
+    found = {base + name: shapes[base + names.router[0]] for name in names.router}
+    (_, both, width), down = shapes[base + names.both[0]], shapes[base + names.down[0]][1:]
+    for name, shape in zip(names.single or (), ((both // 2, width), (both // 2, width), down), strict=False):
+        found |= {base + name.format(number): shape for number in range(experts)}
+    return found

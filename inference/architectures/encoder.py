@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import torch
 
+from inference.architectures.weights import read_model
 from inference.errors import ModelRefusedError
 from inference.json_files import read_json, read_object
 
@@ -55,6 +56,11 @@ SHORT_NAMES = {
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
+# Of the tasks that a model was trained for, and transformers' own pooler, which isn't used here.
+HEADS = (
+    r"(?:\w+\.)?pooler\.|(?:cls|\w*lm_head|head|\w*predictions|\w*classifier|score|qa_outputs|vocab_\w+|lm_loss)\."
+    r"|decoder\.(?:weight|bias)$"
+)
 _DECODERS = ("ForCausalLM", "LMHeadModel")
 
 
@@ -90,20 +96,12 @@ class Encoder:
         options = options or {}
         pooling, normalise = _modules(folder, str(options.get("pooling", "")))
         normalise = bool(options.get("normalize", normalise))
-        try:
-            model, report = AutoModel.from_pretrained(
-                folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
-            )
-        except (ValueError, OSError, KeyError, RuntimeError) as error:
-            raise ModelRefusedError(f"{folder}: the encoder can't be loaded: {error}") from error
-        lacking = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
-        if lacking:  # transformers would fill them with random numbers; its own pooler is not used here
-            raise ModelRefusedError(f"{folder}: the checkpoint lacks {', '.join(lacking[:3])}")
+        model = read_model(AutoModel, folder, dtype, unused=HEADS)
         if getattr(model.config, "is_encoder_decoder", False):
             raise ModelRefusedError(f"{folder}: encoder-decoder models make no embeddings here")
         stated = getattr(model.config, "is_matryoshka", False) or getattr(model.config, "matryoshka_dimensions", None)
         return cls(
-            model.eval().to(device),
+            model.to(device),
             pooling,
             normalise=normalise,
             max_input=max_input(folder, model.config),

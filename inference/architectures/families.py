@@ -204,7 +204,7 @@ def form_of(config: Any) -> Form:
         raise UnknownFormError(f"model type {text.model_type} is not one of {', '.join(FAMILIES)}")
     if not set(config.architectures or text.architectures or family.classes[:1]) <= set(family.classes):
         raise UnknownFormError(f"architecture {config.architectures} is not {' or '.join(family.classes)}")
-    _refuse_unknown(config, text, family)
+    _refuse_unknown(text, family)
     heads = text.num_attention_heads
     head_dim = _head_dim(text)
     added, scale, logits_scale = 1.0, head_dim**-0.5, 1.0
@@ -237,10 +237,8 @@ def form_of(config: Any) -> Form:
     )
 
 
-def _refuse_unknown(config: Any, text: Any, family: Family) -> None:
+def _refuse_unknown(text: Any, family: Family) -> None:
     """Raise UnknownFormError for a setting that changes what is computed and isn't part of the form."""
-    if any(getattr(part, "quantization_config", None) for part in (config, text)):
-        raise UnknownFormError("quantised checkpoints are not supported")
     if getattr(text, "is_causal", True) is False:
         raise UnknownFormError("its attention is not causal")
     if _activation(text) not in ACTIVATIONS:

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 
 from inference.architectures.encoder import batches, max_input, padded
+from inference.architectures.weights import read_model
 from inference.errors import ModelRefusedError
 from inference.json_files import read_object
 
@@ -51,15 +52,8 @@ class PairModel:
         """Return the model of `folder` on `device`; raise ModelRefusedError for a model that isn't one."""
         from transformers import AutoModelForSequenceClassification
 
-        try:
-            model, report = AutoModelForSequenceClassification.from_pretrained(
-                folder, dtype=dtype, output_loading_info=True, trust_remote_code=False
-            )
-        except (ValueError, OSError, KeyError, RuntimeError) as error:
-            raise ModelRefusedError(f"{folder}: the cross-encoder or classifier can't be loaded: {error}") from error
-        if lacking := sorted(report["missing_keys"]):  # transformers would fill them with random numbers
-            raise ModelRefusedError(f"{folder}: the checkpoint lacks {', '.join(lacking[:3])}")
-        return cls(model.eval().to(device), longest=max_input(folder, model.config))
+        model = read_model(AutoModelForSequenceClassification, folder, dtype)
+        return cls(model.to(device), longest=max_input(folder, model.config))
 
     def logits(self, inputs: list[tuple[int, ...]], seconds: Sequence[int] = ()) -> torch.Tensor:
         """Return the logits of inputs in their order, float32 [inputs, labels] on the CPU."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +14,17 @@ from inference.json_files import read_object
 if TYPE_CHECKING:
     import torch
 
+QUANTISED = re.compile("quant|compression_config")  # in a setting's name
+
 
 def read_config(folder: Path) -> Any:
     """Return the folder's transformers config; raise ModelRefusedError where it can't be read, or can't be right."""
     from transformers import AutoConfig
 
     _first_architecture(folder)
-    check_settings(read_object(folder / "config.json"))  # of which transformers says less clearly what is wrong
+    stated = read_object(folder / "config.json")
+    _check_quantisation(folder, stated)
+    check_settings(stated)  # of which transformers says less clearly what is wrong
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         text = config.get_text_config()
@@ -51,13 +57,34 @@ def eos_ids(config: Any, folder: Path) -> frozenset[int]:
     """Return every id that ends a generation, from the generation config and the model config."""
     path = folder / "generation_config.json"
     generation = read_object(path) if path.is_file() else {}
+    text = config.get_text_config()
     ids: set[int] = set()
-    for value in (generation.get("eos_token_id"), getattr(config.get_text_config(), "eos_token_id", None)):
+    for value in (generation.get("eos_token_id"), getattr(text, "eos_token_id", None)):
         listed = value if isinstance(value, list) else [value]
         if any(item is not None and not isinstance(item, int) for item in listed):
             raise ModelRefusedError(f"{folder}: eos_token_id is {value}, and not a number or a list of them")
-        ids.update(item for item in listed if item is not None)
+        ids.update(item for item in listed if item not in (None, -1))  # some configs say -1 for none
+    if beyond := [item for item in sorted(ids) if not 0 <= item < text.vocab_size]:
+        raise ModelRefusedError(
+            f"{folder}: eos_token_id {beyond[0]} is beyond the vocabulary of {text.vocab_size}: correct it in "
+            "config.json or generation_config.json"
+        )
     return frozenset(ids)
+
+
+def _check_quantisation(folder: Path, stated: Mapping[str, Any]) -> None:
+    """Raise ModelRefusedError where the config, or a file beside it, says that the checkpoint is quantised.
+
+    transformers passes over what it doesn't know of that, and takes the rounded weights for the real ones.
+    """
+    files = sorted(path.name for path in folder.iterdir() if "quant" in path.name.lower())
+    parts = (part for part in (stated, stated.get("text_config")) if isinstance(part, Mapping))
+    names = (name for part in parts for name, value in part.items() if value and QUANTISED.search(name))
+    if said := f"the file {files[0]}" if files else next((f"the config's {name}" for name in names), ""):
+        raise ModelRefusedError(
+            f"{folder}: {said} says that the checkpoint is quantised, which isn't read: take the original, and set the "
+            f"deployment's quantization{'; or remove the file where the weights are the original' if files else ''}"
+        )
 
 
 def _first_architecture(folder: Path) -> str:
@@ -90,8 +117,10 @@ def _value(text: Any, name: str) -> Any:
 def _no_dtype(config: Any) -> str | None:
     import torch
 
+    from inference.execution.processor import DTYPES
+
     stored = getattr(config, "dtype", None)
-    is_one = stored is None or (isinstance(stored, torch.dtype) and stored.is_floating_point)
+    is_one = stored in (None, torch.float64, *DTYPES.values())
     return None if is_one else f"dtype is {stored}, which no weights have"
 
 

@@ -9,8 +9,6 @@ those of its plain forward pass.
 from __future__ import annotations
 
 import itertools
-import re
-from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +28,7 @@ from inference.architectures.proof import (
 )
 from inference.architectures.replaced import replace_linears, watched_linears
 from inference.architectures.small_model import first_line
+from inference.architectures.weights import read_model
 from inference.errors import ModelRefusedError
 from inference.execution.adapters import Adapters
 from inference.execution.attention.base import Attention
@@ -39,7 +38,6 @@ from inference.execution.low_rank import LowRank
 from inference.execution.operators import Operators
 
 # A part of the logits' spread in 16 bits or fewer, at nine positions of ten: rounding may choose another expert at one.
-LAYER = re.compile(r"\.\d+\.")  # the first number in a tensor's name
 ROUNDED_TOLERANCE = 0.2
 
 _interface_numbers = itertools.count()
@@ -160,11 +158,14 @@ class TransformersModel:
         Raise ModelRefusedError with the reason where one of these fails. Its linear layers and its attention are those
         of `operators`; `proving` are those of the proof, in float32; `proofs` is the folder of earlier proofs.
         """
+        from transformers import AutoModelForCausalLM
+
         name = (config.architectures or [config.model_type])[0]
         try:
             candidate = partial(cls, operators=proving)
             proof = proved(config, f"transformers, {proving.tier}", candidate, block_size, proofs)
-            loaded = cls(_read(name, folder, dtype), operators)
+            model = read_model(AutoModelForCausalLM, folder, dtype, attn_implementation="eager")
+            loaded = cls(model, operators)
             loaded._check(block_size, proof.max_context)
         except ModelRefusedError:
             raise
@@ -247,31 +248,3 @@ class TransformersModel:
             raise UnservableError("only some of its layers call it")
         if self.hook.calls != self.layer_count:
             raise UnservableError(f"its {self.layer_count} layers call it {self.hook.calls} times in one pass")
-
-
-def _read(name: str, folder: Path, dtype: torch.dtype) -> Any:
-    """Load the folder's model by transformers."""
-    from transformers import AutoModelForCausalLM
-
-    try:
-        model, report = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, attn_implementation="eager", output_loading_info=True, trust_remote_code=False
-        )
-    except Exception as error:
-        raise ModelRefusedError(f"{name} can't be loaded by transformers: {first_line(error)}") from error
-    if report["missing_keys"]:
-        raise ModelRefusedError(f"{name}: the checkpoint lacks {min(report['missing_keys'])} and others")
-    if beyond := _of_further_layers(report["unexpected_keys"], model.state_dict()):
-        raise ModelRefusedError(f"{name}: the checkpoint has {beyond[0]}, of a layer that the config leaves out")
-    return model.eval()
-
-
-def _of_further_layers(unread: Iterable[str], read: Mapping[str, Any]) -> list[str]:
-    """Return those of the names not read that differ from one that was in a layer's number alone.
-
-    Without such layers it is another model. What transformers knows to be no part of a model isn't among the `unread`.
-    """
-    numbered = ((name, LAYER.search(name)) for name in unread)
-    return sorted(
-        name for name, found in numbered if found and f"{name[: found.start()]}.0.{name[found.end() :]}" in read
-    )

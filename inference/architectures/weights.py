@@ -1,8 +1,13 @@
-"""Reading a folder's safetensors, one tensor at a time."""
+"""Reading a folder's safetensors: one tensor at a time, or as a whole model of transformers.
+
+A model's proof is of its config, with random weights. What the real file has beyond that is refused here: a tensor of a
+dtype that isn't a number's own, one that the model doesn't read, one whose values are not finite.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -10,8 +15,18 @@ from typing import Any, Protocol, Self
 import torch
 from safetensors import SafetensorError, safe_open
 
+from inference.architectures.small_model import first_line
 from inference.errors import ModelRefusedError
 from inference.json_files import read_object
+
+FILE = "model.safetensors"
+DTYPES = ("F64", "F32", "F16", "BF16")  # numbers that stand for themselves, without a scale beside them
+# What a checkpoint may have that isn't read: tables that are computed, and what a model has to see and to hear.
+UNREAD = re.compile(
+    r"(?:^|\.)(?:inv_freq|position_ids|token_type_ids|masked_bias|(?:attn|attention)\.bias)$"
+    r"|^(?:model\.)?(?:vision_tower|vision_model|visual|audio_tower|embed_vision|embed_audio|multi_modal_projector)\."
+)
+CURE = "take the original checkpoint, as transformers saves it"
 
 
 class Weights(Protocol):
@@ -41,22 +56,29 @@ class ModelWeights:
 class FolderWeights:
     """The tensors of a checkpoint folder by name, in one file or several. A context manager."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open the files; raise ModelRefusedError when they are missing or can't be read."""
-        index = folder / "model.safetensors.index.json"
-        if index.is_file():
-            names = _names(index)
-        elif (folder / "model.safetensors").is_file():
-            names = {}
-        else:
-            raise ModelRefusedError(f"{folder} holds no model.safetensors")
+    def __init__(self, folder: Path, file: str = FILE) -> None:
+        """Open the files; raise ModelRefusedError when they are missing, can't be read, or have a tensor that may be
+        read and is of no dtype of DTYPES.
+        """
+        index = folder / f"{file}.index.json"
+        names = _names(index) if index.is_file() else {}
+        if not names and not (folder / file).is_file():
+            raise ModelRefusedError(f"{folder} holds no {file}")
+        if names and (folder / file).is_file() and file not in names.values():  # transformers would read that one
+            raise ModelRefusedError(f"{index} doesn't name {file} beside it: remove the one that isn't the model's")
         self._files: dict[str, Any] = {}
         try:
-            for file in sorted(set(names.values()) or {"model.safetensors"}):
-                self._files[file] = safe_open(str(folder / file), framework="pt")
+            for one in sorted(set(names.values()) or {file}):
+                self._files[one] = safe_open(str(folder / one), framework="pt")
         except (OSError, SafetensorError) as error:
             raise ModelRefusedError(f"{folder}: the weights can't be read: {error}") from error
-        self._file_of = {key: file for file, opened in self._files.items() for key in opened.keys()}  # noqa: SIM118
+        self._file_of = {key: one for one, opened in self._files.items() for key in opened.keys()}  # noqa: SIM118
+        for name in sorted(self._file_of):
+            dtype = self._slice(name).get_dtype()
+            if dtype not in DTYPES and not UNREAD.search(name):
+                raise ModelRefusedError(
+                    f"the checkpoint's tensor {name} is {dtype}, where only {', '.join(DTYPES)} are read: {CURE}"
+                )
 
     def __enter__(self) -> Self:
         return self
@@ -69,17 +91,14 @@ class FolderWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._file_of
 
-    def check_layers(self, root: str, layers: int) -> None:
-        """Raise ModelRefusedError where there is a tensor of a layer beyond the first `layers` below `root`."""
-        for name in self._file_of:
-            number = name.removeprefix(root).partition(".")[0]
-            if name.startswith(root) and number.isdecimal() and int(number) >= layers:
-                raise ModelRefusedError(f"the checkpoint has {name}, and by the config it has {layers} layers")
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file_of)
 
     def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise ModelRefusedError unless each tensor named in `shapes` that is here has its shape."""
+        """Raise ModelRefusedError unless each tensor is one of `shapes`, of its shape, or of those not read."""
+        check_unread(self._file_of.keys() - shapes.keys())
         for name in sorted(self._file_of.keys() & shapes.keys()):
-            found = tuple(self._files[self._file_of[name]].get_slice(name).get_shape())
+            found = tuple(self._slice(name).get_shape())
             if found != shapes[name]:
                 raise ModelRefusedError(
                     f"the checkpoint's tensor {name} is {list(found)}, and by the config it is {list(shapes[name])}"
@@ -89,10 +108,51 @@ class FolderWeights:
         if name not in self._file_of:
             raise ModelRefusedError(f"the checkpoint lacks the tensor {name}")
         tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name).to(dtype, copy=True)
-        # The least and the largest come as fast as memory, NaN if one is; to ask each value takes fifty times as long.
-        if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
-            raise ModelRefusedError(f"the checkpoint's tensor {name} has values that are not finite in {dtype}")
+        _check_finite(name, tensor)
         return tensor
+
+    def _slice(self, name: str) -> Any:
+        return self._files[self._file_of[name]].get_slice(name)
+
+
+def read_model(make: Any, folder: Path, dtype: torch.dtype, *, unused: str = "", **options: Any) -> Any:
+    """Return the folder's model as transformers' class `make` loads it; raise ModelRefusedError where it can't, or
+    where the model and the checkpoint's tensors aren't the same.
+
+    Tensors whose names begin with the pattern `unused` may be there or not: the model is used without them.
+    """
+    with FolderWeights(folder):
+        pass
+    try:
+        model, report = make.from_pretrained(
+            folder, dtype=dtype, output_loading_info=True, use_safetensors=True, trust_remote_code=False, **options
+        )
+    except Exception as error:  # a foreign model can raise anything
+        raise ModelRefusedError(f"{folder} can't be loaded by transformers: {first_line(error)}") from error
+    is_unused = re.compile(unused or "$").match
+    if lacking := sorted(name for name in report["missing_keys"] if not is_unused(name)):  # it drew them by chance
+        raise ModelRefusedError(f"{folder}: the checkpoint lacks {', '.join(lacking[:3])}")
+    check_unread(name for name in report["unexpected_keys"] if not is_unused(name))
+    for name, parameter in model.named_parameters():
+        _check_finite(name, parameter)
+    return model.eval()
+
+
+def check_unread(names: Iterable[str]) -> None:
+    """Raise ModelRefusedError unless a model is right that is read without the checkpoint's tensors `names`."""
+    if beyond := sorted(name for name in names if not UNREAD.search(name)):
+        raise ModelRefusedError(
+            f"the checkpoint has {beyond[0]}, which a model of its config doesn't read: {CURE}, or correct the config"
+        )
+
+
+def _check_finite(name: str, tensor: torch.Tensor) -> None:
+    # The least and the largest come as fast as memory, NaN if one is; to ask each value takes fifty times as long.
+    if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
+        raise ModelRefusedError(
+            f"the checkpoint's tensor {name} has values that are not finite in {tensor.dtype}: load it again from "
+            "its source, or set dtype to float32"
+        )
 
 
 def _names(index: Path) -> dict[str, str]:

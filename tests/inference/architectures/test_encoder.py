@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from inference.architectures import encoder as module
 from inference.architectures.load import load_model
@@ -106,6 +108,22 @@ def test_tokens_asked_of_an_encoder_fail_the_step(tmp_path: Path) -> None:
     loaded = load(save_encoder(tmp_path, "mean_tokens"))
     with pytest.raises(TypeError, match="makes embeddings"):
         loaded.runner.launch(StepPlan(0, (Row(0, "a", (1,), 0, (1,), True, 0, SamplingParams(), 0),))).wait()
+
+
+def test_tensors_that_no_encoder_has(tmp_path: Path) -> None:
+    """Heads of the tasks that it was trained for do no harm, and what is left of a quantised model does."""
+    folder = save_encoder(tmp_path, "mean_tokens")
+    tensors = load_file(folder / "model.safetensors")
+    name = "encoder.layer.1.output.dense.weight"
+    for changed, message in (
+        ({"cls.predictions.bias": torch.zeros(101), "embeddings.position_ids": torch.arange(64)[None]}, None),
+        ({f"{name}_scale": torch.ones(1)}, f"the checkpoint has {name}_scale, which a model of its config doesn't"),
+        ({name: tensors[name].to(torch.float8_e4m3fn)}, f"tensor {name} is F8_E4M3"),
+        ({name: tensors[name] / 0}, f"tensor {name} has values that are not finite"),
+    ):
+        save_file(tensors | changed, folder / "model.safetensors", metadata={"format": "pt"})
+        with pytest.raises(ModelRefusedError, match=message) if message else nullcontext():
+            load(folder)
 
 
 def test_modules_that_we_do_not_run_are_refused(tmp_path: Path) -> None:

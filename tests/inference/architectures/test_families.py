@@ -63,7 +63,6 @@ def test_logits_are_those_of_transformers_past_every_window(tmp_path: Path, kind
         ("granite", {"residual_multiplier": 0.0}, "not positive"),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope type dynamic"),
         ("llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, "only a part"),
-        ("llama", {"quantization_config": {"quant_method": "gptq"}}, "quantised"),
         ("llama", {"is_causal": False}, "not causal"),
         ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "is not LlamaForCausalLM"),
         ("cohere", {}, "model type cohere is not one of"),

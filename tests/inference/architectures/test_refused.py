@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,14 @@ def refusal(source: Path | str, **config: Any) -> str:
 def change_config(folder: Path, **changes: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@contextmanager
+def changed_tensors(folder: Path) -> Iterator[dict[str, torch.Tensor]]:
+    """Write the folder's tensors again as they are changed in the block."""
+    tensors = load_file(folder / "model.safetensors")
+    yield tensors
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 @pytest.mark.parametrize(
@@ -143,6 +153,10 @@ def test_a_config_that_transformers_does_not_take_is_refused_with_its_words(tmp_
         ({"architectures": 5}, "architectures is 5, and not a list"),
         ({"model_type": []}, "the config can't be read"),
         ({"eos_token_id": ["x"]}, "eos_token_id"),
+        ({"eos_token_id": [2, 211]}, "eos_token_id 211 is beyond the vocabulary of 211: correct it in"),
+        ({"dtype": "float8_e4m3fn"}, "dtype is torch.float8_e4m3fn, which no weights have"),
+        ({"quantization_config": {"quant_method": "modelopt"}}, "the config's quantization_config says that"),
+        ({"quantization": {"bits": 4}}, "the config's quantization says that the checkpoint is quantised"),
     ],
 )
 def test_a_config_that_no_model_can_have(tmp_path: Path, changes: dict[str, Any], says: str) -> None:
@@ -253,13 +267,74 @@ def test_a_tensor_of_another_shape_with_which_something_could_be_computed(
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf")])
-@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.1.mlp.up_proj.weight"])
-def test_a_weight_that_is_not_finite(tmp_path: Path, name: str, value: float) -> None:
-    folder = save_tiny("llama", tmp_path)
-    tensors = load_file(folder / "model.safetensors")
-    tensors[name].view(-1)[-1] = value
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("llama", "model.norm.weight"),
+        ("llama", "model.embed_tokens.weight"),
+        ("llama", "model.layers.1.mlp.up_proj.weight"),
+        ("cohere", "model.layers.1.mlp.up_proj.weight"),
+    ],
+)
+def test_a_weight_that_is_not_finite(tmp_path: Path, kind: str, name: str, value: float) -> None:
+    folder = save_tiny(kind, tmp_path)
+    with changed_tensors(folder) as tensors:
+        tensors[name].view(-1)[0] = value
     assert f"tensor {name} has values that are not finite" in refusal(folder)
+
+
+@pytest.mark.parametrize("kind", ["llama", "cohere"])
+def test_a_checkpoint_that_is_quantised(tmp_path: Path, kind: str) -> None:
+    """As ModelOpt writes it: what the config doesn't say stands in a file beside it. It was served as noise."""
+    folder = save_tiny(kind, tmp_path)
+    name = "model.layers.0.mlp.up_proj.weight"
+    with changed_tensors(folder) as tensors:
+        scale = tensors[name].abs().max() / 448
+        tensors |= {name: (tensors[name] / scale).to(torch.float8_e4m3fn), f"{name}_scale": scale}
+    said = folder / "hf_quant_config.json"
+    said.write_text('{"quantization": {"quant_algo": "FP8"}}')
+    assert "the file hf_quant_config.json says that the checkpoint is quantised" in refusal(folder)
+    said.unlink()
+    message = f"the checkpoint's tensor {name} is F8_E4M3, where only F64, F32, F16, BF16 are read: "
+    assert refusal(folder).startswith(message)
+    with changed_tensors(folder) as tensors:
+        tensors[name] = tensors[name].to(torch.bfloat16)
+    assert f"the checkpoint has {name}_scale, which a model of its config doesn't read: take" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("llama", "model.norm.bias"),
+        ("llama", "model.layers.0.self_attn.q_proj.bias"),
+        ("qwen2", "model.layers.0.self_attn.o_proj.bias"),
+        ("qwen3_moe", "model.layers.0.mlp.experts.8.up_proj.weight"),
+        ("cohere", "lm_head.bias"),
+    ],
+)
+def test_a_tensor_that_is_not_read(tmp_path: Path, kind: str, name: str) -> None:
+    folder = save_tiny(kind, tmp_path)
+    with changed_tensors(folder) as tensors:
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)  # as old files have it, is no harm
+        tensors[name] = torch.zeros(64)
+    assert refusal(folder).startswith(f"the checkpoint has {name}, which a model of its config doesn't read: ")
+
+
+def test_a_head_of_its_own_where_the_config_says_that_it_is_the_embedding(tmp_path: Path) -> None:
+    folder = save_tiny("llama", tmp_path)
+    with changed_tensors(folder) as tensors:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    load_model(EngineConfig("test", str(folder), dtype="float32", kv_tokens=256), threads=1)
+    with changed_tensors(folder) as tensors:
+        tensors["lm_head.weight"] += 1
+    assert "tensor lm_head.weight isn't its embedding, as the config's tie_word_embeddings says" in refusal(folder)
+
+
+def test_weights_in_one_file_and_in_several(tmp_path: Path) -> None:
+    """Of these each loader would choose its own."""
+    folder = save_tiny("llama", tmp_path)
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"model.norm.weight": "model-1.safetensors"}}')
+    assert "model.safetensors.index.json doesn't name model.safetensors beside it" in refusal(folder)
 
 
 @pytest.mark.parametrize(("name", "value"), [("quantization", "w8a8"), ("kv_dtype", "fp8"), ("speculation", 4)])
