@@ -11,10 +11,12 @@ import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from inference.errors import ModelRefusedError
@@ -23,6 +25,8 @@ from inference.work_folders import forget_work_folders
 FORMAT = 3  # part of the copy's name: a change of what we write makes new copies
 SHARD_BYTES = 2 * 1024**3
 _WORK = ".making-"
+MOST_FIELDS = 2**17  # and as many tensors
+MOST_ENTRIES = 2**22  # of all the header's arrays together: a vocabulary, its kinds, scores and merges
 
 MODEL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {
@@ -42,6 +46,16 @@ EXPERT_NAMES = {  # of one tensor for all experts; "{}" is the number of one
     "ffn_gate_exps": "mlp.experts.{}.gate_proj",
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+
+
+SETTINGS = {  # that each file has, by their name in the metadata, and in the config
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "block_count": "num_hidden_layers",
+    "attention.head_count": "num_attention_heads",
+    "context_length": "max_position_embeddings",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
 }
 
 
@@ -123,20 +137,64 @@ def _digest(path: Path) -> str:
 
 def convert(path: Path, folder: Path) -> None:
     """Write the dense copy of the GGUF file at `path` into the existing `folder`, its config.json last."""
-    from gguf import GGUFReader
-
-    try:
-        reader = GGUFReader(path)
-    except (ValueError, OSError, IndexError) as error:
-        raise ModelRefusedError(f"{path} can't be read as GGUF: {error}") from error
-    config = _config(path, reader)
+    with _reading(path):
+        reader = _reader(path)
+        config, ends = _config(path, reader), _ends(reader)
     _write_weights(_tensors(path, reader, config), folder)
     _write_tokenizer(path, folder)
-    generation = {"bos_token_id": config.get("bos_token_id"), "eos_token_id": _ends(reader)}
+    generation = {"bos_token_id": config.get("bos_token_id"), "eos_token_id": ends}
     (folder / "generation_config.json").write_text(
         json.dumps({name: value for name, value in generation.items() if value not in (None, [])})
     )
     (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Refuse the file at `path` for whatever is raised in the block, where nothing but the file is read."""
+    try:
+        yield
+    except ModelRefusedError:
+        raise
+    except Exception as error:  # a damaged header leads the reader anywhere
+        raise ModelRefusedError(f"{path} can't be read as GGUF: {str(error) or type(error).__name__}") from error
+
+
+def _reader(path: Path) -> Any:
+    """Open the GGUF file at `path`; raise ValueError for a header that leads beyond it, or has too much to be kept.
+
+    The library's reader takes what lies behind a file's end for nothing, as many times as the header says.
+    """
+    from gguf import GGUFReader, GGUFValueType
+
+    class BoundedReader(GGUFReader):  # type: ignore[misc]  # it has no types
+        entries = 0
+
+        def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:
+            if offset + int(count) * np.dtype(dtype).itemsize > len(self.data):
+                raise ValueError("it ends before what its header says is in it")
+            return super()._get(offset, dtype, count, override_order)
+
+        def _build_fields(self, offs: int, count: int) -> Any:
+            _check_count("fields", count, MOST_FIELDS)
+            return super()._build_fields(offs, count)
+
+        def _build_tensor_info(self, offs: int, count: int) -> Any:
+            _check_count("tensors", count, MOST_FIELDS)
+            return super()._build_tensor_info(offs, count)
+
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> Any:
+            if raw_type == GGUFValueType.ARRAY:
+                self.entries += int(self._get(orig_offs + 4, np.uint64)[0])  # behind the type of an entry
+                _check_count("entries of arrays", self.entries, MOST_ENTRIES)
+            return super()._get_field_parts(orig_offs, raw_type)
+
+    return BoundedReader(path)
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise ValueError(f"its header has {count} {what}, where {most} are the most")
 
 
 def _config(path: Path, reader: Any) -> dict[str, Any]:
@@ -157,23 +215,18 @@ def _config(path: Path, reader: Any) -> dict[str, Any]:
         raise ModelRefusedError(
             f"{path}: {kind} GGUF files with experts are not supported; use the original checkpoint"
         )
-    settings = {ours: value(f"{kind}.{theirs}") for theirs, ours in KINDS[kind].settings.items()}
+    settings = {ours: value(f"{kind}.{theirs}") for theirs, ours in {**SETTINGS, **KINDS[kind].settings}.items()}
     if missing := [name for name, given in settings.items() if given is None]:
         raise ModelRefusedError(f"{path}: the GGUF file doesn't say {', '.join(missing)}; use the original checkpoint")
-    heads = value(f"{kind}.attention.head_count")
-    width = value(f"{kind}.embedding_length")
+    if "token_embd.weight" not in names:
+        raise ModelRefusedError(f"{path}: the GGUF file lacks the tensor token_embd.weight")
+    heads, width = settings["num_attention_heads"], settings["hidden_size"]
     config = {
         "architectures": [KINDS[kind].architecture],
         "model_type": KINDS[kind].model_type,
         "vocab_size": int(names["token_embd.weight"].shape[-1]),
-        "hidden_size": width,
-        "intermediate_size": value(f"{kind}.feed_forward_length"),
-        "num_hidden_layers": value(f"{kind}.block_count"),
-        "num_attention_heads": heads,
         "num_key_value_heads": value(f"{kind}.attention.head_count_kv", heads),
         "head_dim": value(f"{kind}.attention.key_length", width // heads),
-        "max_position_embeddings": value(f"{kind}.context_length"),
-        "rms_norm_eps": value(f"{kind}.attention.layer_norm_rms_epsilon"),
         "rope_parameters": {"rope_type": "default", "rope_theta": value(f"{kind}.rope.freq_base", 10_000.0)},
         "hidden_act": "silu",
         "tie_word_embeddings": "output.weight" not in names,
@@ -211,12 +264,10 @@ def _tensors(path: Path, reader: Any, config: dict[str, Any]) -> Iterator[tuple[
                 raise ModelRefusedError(f"{path}: GGUF tensor {tensor.name} is unknown to us")
             target = f"model.layers.{block}.{names[part]}"
             name = part
-        try:
+        with _reading(path):
             dense = torch.from_numpy(dequantize(tensor.data, tensor.tensor_type).copy())
-        except NotImplementedError as error:
-            raise ModelRefusedError(f"{path}: GGUF quantisation {tensor.tensor_type.name} can't be read") from error
-        if name in heads and kind.is_permuted:
-            dense = _half_split(dense, heads[name])
+            if name in heads and kind.is_permuted:
+                dense = _half_split(dense, heads[name])
         if name in EXPERT_NAMES:
             yield from ((f"{target.format(i)}.{suffix}", one.to(torch.bfloat16)) for i, one in enumerate(dense))
         else:

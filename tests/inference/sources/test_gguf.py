@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -174,6 +176,58 @@ def test_the_end_of_a_turn_ends_an_answer_too(tmp_path: Path) -> None:
     path = write_gguf(tiny("llama", tmp_path / "origin"), tmp_path / "m.gguf", "llama", end_of_turn=5)
     config = EngineConfig("test", str(path), kv_tokens=64, options={"cache": str(tmp_path / "cache")})
     assert load_model(config).eos_ids == {2, 5}
+
+
+def header(*fields: bytes, tensors: int = 0) -> bytes:
+    """The beginning of a GGUF file with these pairs of key and value."""
+    return struct.pack("<4sIQQ", b"GGUF", 3, tensors, len(fields)) + b"".join(fields)
+
+
+def field(key: str, kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q", len(key)) + key.encode() + struct.pack("<I", kind) + value
+
+
+def text(value: str) -> bytes:
+    return struct.pack("<Q", len(value)) + value.encode()
+
+
+UINT8, UINT32, TEXT, ARRAY = 0, 4, 8, 9
+LLAMA = field("general.architecture", TEXT, text("llama"))
+SIZED = [
+    field(f"llama.{name}", UINT32, struct.pack("<I", 0))
+    for name in (*gguf.SETTINGS, "attention.head_count_kv", "attention.key_length")
+]
+EMBEDDING = text("token_embd.weight") + struct.pack("<IQQIQ", 2, 4, 4, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (
+            header(field("x", ARRAY, struct.pack("<IQ", UINT8, 2**40))),
+            "1099511627776 entries of arrays, where 4194304 are the most",
+        ),
+        (header(field("x", ARRAY, struct.pack("<IQ", UINT8, 2**20))), "ends before"),
+        (header(field("x", ARRAY, struct.pack("<IQ", ARRAY, 1) * 2000)), "can't be read as GGUF"),
+        (header(field("x", TEXT, struct.pack("<Q", 2**63))), "ends before"),
+        (header(field("x", 99, b"")), "99"),
+        (header(LLAMA, LLAMA), "Duplicate general.architecture"),
+        (header(LLAMA, tensors=2**40), "1099511627776 tensors, where"),
+        (header(LLAMA, tensors=2**10), "ends before"),
+        (header(LLAMA), "doesn't say hidden_size, "),
+        (header(field("general.architecture", ARRAY, struct.pack("<IQ", UINT8, 1) + b"a")), "can't be read as GGUF"),
+        (header(LLAMA, *SIZED), "lacks the tensor token_embd.weight"),
+        (header(LLAMA, *SIZED[:-2], tensors=1) + EMBEDDING + bytes(200), "can't be read as GGUF: "),
+        (header(LLAMA, *SIZED, tensors=1) + EMBEDDING, "ends before"),
+    ],
+)
+def test_a_damaged_header_is_refused(tmp_path: Path, data: bytes, says: str) -> None:
+    """An array of 2^40 entries was read as one of 2^40 times nothing, until memory ran out."""
+    path = tmp_path / "damaged.gguf"
+    path.write_bytes(data)
+    with pytest.raises(ModelRefusedError, match=re.escape(says)):
+        resolve(str(path), tmp_path / "cache")
+    assert list((tmp_path / "cache" / "gguf").iterdir()) == []
 
 
 def test_unknown_architectures_and_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
