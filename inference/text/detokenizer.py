@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 REPLACEMENT = "\ufffd"
-MAX_HELD = 8  # tokens held back: a character has four byte tokens at most, so U+FFFD after more is real text
+MAX_HELD = 8  # tokens held back: more than a character has, so U+FFFD that stands before its last ones is real text
+LONGEST_BEGUN = 3  # tokens of a character that lacks one
 PROMPT_TAIL = 6  # tokens of the prompt that are decoded with the first ones, for their leading space
 
 
 class Detokenizer:
     """Turns one sequence's tokens into text as they come.
 
-    The text of the ids before offset `_read` has been returned. Decoding begins at `_prefix`, some ids earlier, because
-    the text of a token depends on those before it.
+    The text of the ids before offset `_read` has been returned, and ends with a whole character. Decoding begins at
+    `_prefix`, some ids earlier, because the text of a token depends on those before it.
     """
 
     __slots__ = ("_decode", "_ids", "_prefix", "_read")
@@ -26,23 +27,38 @@ class Detokenizer:
 
     def push(self, token: int) -> str:
         """Return the text that `token` completes; empty while a character is incomplete."""
-        self._ids.append(token)
-        before = self._decode(self._ids[self._prefix : self._read])
-        text = self._decode(self._ids[self._prefix :])
-        held = len(self._ids) - self._read
-        if len(text) <= len(before) or (text.endswith(REPLACEMENT) and held < MAX_HELD):
+        ids = self._ids
+        ids.append(token)
+        added = self._added(len(ids))
+        if added and not added.endswith(REPLACEMENT):
+            self._prefix, self._read = self._read, len(ids)
+            if self._prefix > 1024:
+                # Drop ids that are decoded no more: long answers would keep them all.
+                del ids[: self._prefix]
+                self._read -= self._prefix
+                self._prefix = 0
+            return added
+        if len(ids) - self._read < MAX_HELD:
             return ""
-        self._prefix, self._read = self._read, len(self._ids)
-        if self._prefix > 1024:
-            # Drop ids that are decoded no more: long answers would keep them all.
-            del self._ids[: self._prefix]
-            self._read -= self._prefix
-            self._prefix = 0
-        return text[len(before) :]
+        # What was held is no character, or nothing at all: it goes, but for one that its last tokens may have begun.
+        for begun in range(1, LONGEST_BEGUN + 1) if added else ():
+            text = self._added(len(ids) - begun)
+            if text + self._decode(ids[-begun:]) == added:
+                del ids[self._read : -begun]
+                return text
+        del ids[self._read :]
+        return added
 
     def finish(self) -> str:
         """Return the text that was held back, with U+FFFD for a character that stayed incomplete."""
-        before = self._decode(self._ids[self._prefix : self._read])
-        text = self._decode(self._ids[self._prefix :])
+        added = self._added(len(self._ids))
         self._prefix = self._read = len(self._ids)
-        return text[len(before) :]
+        return added
+
+    def _added(self, end: int) -> str:
+        """Return the text of the ids that were held back, before offset `end`."""
+        before, text = self._decode(self._ids[self._prefix : self._read]), self._decode(self._ids[self._prefix : end])
+        if not text.startswith(before):  # they complete a character that the prompt began
+            before = before.rstrip(REPLACEMENT)
+        # Where they change the text before them, as bytes after bytes may that are no character, they are taken alone.
+        return text[len(before) :] if text.startswith(before) else self._decode(self._ids[self._read : end])

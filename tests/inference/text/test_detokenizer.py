@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from collections.abc import Sequence
+
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference.text.byte_tokenizer import END_OF_TURN, ByteTokenizer
@@ -40,11 +42,61 @@ def test_a_cut_character_is_flushed_at_the_end() -> None:
 
 def test_a_run_of_replacement_characters_is_held_no_longer_than_needed() -> None:
     pieces = pieces_of([0xFF] * MAX_HELD)
-    assert pieces[-2] == REPLACEMENT * MAX_HELD
+    assert pieces[-2:] == [REPLACEMENT * (MAX_HELD - 1), REPLACEMENT]
+
+
+@given(st.lists(st.integers(0, 255), max_size=40))
+@example([*[0xFF] * 6, *"😀".encode()])
+@example([*[0xE2] * 7, *"€".encode(), 0x82, 0x80])
+def test_any_bytes_have_the_text_of_all_of_them(ids: list[int]) -> None:
+    """A character behind such as are none was lost where the limit of what is held fell into it."""
+    assert "".join(pieces_of(ids)) == decode(ids)
+
+
+def each_byte_alone(ids: Sequence[int]) -> str:
+    """Decode as sentencepiece's vocabularies do: bytes that aren't characters together are none, each of them."""
+    data = bytes(ids)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return REPLACEMENT * len(data)
+
+
+@given(st.lists(st.integers(0, 255), max_size=40))
+@example([*"€€".encode(), 0xFF])
+def test_bytes_that_change_the_text_before_them(ids: list[int]) -> None:
+    detokenizer = Detokenizer(each_byte_alone)
+    text = "".join((*map(detokenizer.push, ids), detokenizer.finish()))
+    assert len(decode(ids)) <= len(text) <= len(ids)
+
+
+def test_tokens_that_write_nothing_cost_no_more_however_many_they_are() -> None:
+    """They are decoded in the thread that steps for all tenants."""
+    decoded = 0
+
+    def counting(ids: Sequence[int]) -> str:
+        nonlocal decoded
+        decoded += len(ids)
+        return decode(ids)
+
+    detokenizer = Detokenizer(counting)
+    text = [detokenizer.push(token) for token in b"a"]
+    costs = []
+    for token in [END_OF_TURN] * 4000 + [*"€".encode()]:
+        before = decoded
+        text.append(detokenizer.push(token))
+        costs.append(decoded - before)
+    assert "".join(text) == "a€"
+    assert max(costs) <= 3 * MAX_HELD
 
 
 def test_the_prompt_is_not_repeated() -> None:
     assert "".join(pieces_of(list(b" world"), list(b"hello"))) == " world"
+
+
+def test_a_character_that_the_prompt_began_is_whole_in_the_answer() -> None:
+    begun, rest = list("a€".encode()[:2]), list("€b".encode()[1:])
+    assert "".join(pieces_of(rest, begun)) == "€b"
 
 
 def test_long_answers_keep_few_ids() -> None:
