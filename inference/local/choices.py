@@ -19,6 +19,7 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from inference.core.output import Output
 from inference.core.sequence import gap_percentiles
@@ -32,6 +33,15 @@ WORST_FIRST = (
     FinishReason.LENGTH,
     FinishReason.STOP,
 )
+
+
+def seed_of(seed: int, index: int) -> int:
+    """Return the seed of answer `index` to a request of `seed`, in 64 bits: the first one's is the request's own.
+
+    The others' are hashed, so that two requests of neighbouring seeds have no answer in common.
+    """
+    seed %= 2**64
+    return int.from_bytes(blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()) if index else seed
 
 
 @dataclass(slots=True)
@@ -65,8 +75,8 @@ class Choice:
 class Choices:
     """The answers of one request, submitted `now`. `limit` is its allowance, which is raised no more if `is_final`.
 
-    `seed` is the first answer's, and each further one's is the next number. `paused_at` is when all answers had come to
-    their shares, None while one may go on.
+    `seed` is the first answer's (the others': `seed_of`). `paused_at` is when all answers had come to their shares,
+    None while one may go on.
     """
 
     def __init__(self, prompt: Prompt, seed: int, limit: int, now: float, *, is_final: bool) -> None:

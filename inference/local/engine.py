@@ -46,6 +46,7 @@ from inference.execution.adapter_room import Bounds
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
 from inference.local import schedulers
+from inference.local.choices import seed_of
 from inference.local.held_adapters import HeldAdapters
 from inference.local.siblings import Siblings
 from inference.local.stepping import Stepper
@@ -93,11 +94,9 @@ class LocalEngine:
         context = max_input = model.max_input
         keys: PrefixKeys | None = None
         details = dict(model.details)
-        # Checkpoints tuned for chat often name their new end of turn only in the tokenizer.
-        ends = model.eos_ids | (tokenizer.end_ids if tokenizer is not None else frozenset())
-        ends = frozenset(
-            token for token in ends if 0 <= token < model.vocab_size
-        )  # a tokenizer may know more than the model, and some configs say -1 for none
+        # Checkpoints tuned for chat often name their new end of turn only in the tokenizer, which may know more ids.
+        named = model.eos_ids | (tokenizer.end_ids if tokenizer is not None else frozenset())
+        ends = frozenset(token for token in named if token < model.vocab_size)
         if Kind.CHAT in model.kinds:
             keys = schedulers.prefix_keys(config, model, secret or secrets.token_bytes(32))
             self._generating = schedulers.generating(config, model, keys, clock, ends=ends, pause_seconds=pause_seconds)
@@ -281,7 +280,7 @@ class LocalEngine:
             band=request.band,
             priority=request.priority,
             sampling=sampling,
-            seed=(seed + (index or 0)) & (2**64 - 1),
+            seed=seed_of(seed, index or 0),
             resumed=resumed,
             # A deadline is for a request of which nothing has run: later answers wait for rows as long as it takes.
             queue_seconds=0.0 if resumed is not None or index else request.queue_seconds,

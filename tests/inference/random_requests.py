@@ -12,6 +12,7 @@ from inference.core.grammar import Grammar
 from inference.core.output import Output
 from inference.guidance.grammars import Grammars
 from inference.guidance.thinking import ThinkingGrammar, Thought
+from inference.local.choices import seed_of
 from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.text.prepare import Prompt
@@ -134,7 +135,7 @@ def alone(engine: LocalEngine, prompt: Prompt) -> Told:
         own = replace(
             sampling,
             n=1,
-            seed=(sampling.seed + index) % 2**64,
+            seed=seed_of(sampling.seed, index),
             prompt_logprobs=None if index else sampling.prompt_logprobs,
         )
         single = replace(prompt, request=replace(request, id=f"{request.id}-{index}", sampling=own))

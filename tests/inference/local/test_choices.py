@@ -15,7 +15,7 @@ from inference.core.output import Output
 from inference.core.step import RowResult, StepPlan, StepResult
 from inference.errors import InvalidRequestError, OverloadedError
 from inference.execution.backend import LoadedModel, Pending
-from inference.local.choices import Choices
+from inference.local.choices import Choices, seed_of
 from inference.local.engine import LocalEngine
 from inference.text.answer import Markers, Parsing
 from inference.text.byte_tokenizer import ByteTokenizer
@@ -147,8 +147,9 @@ class Stand:
         raise AssertionError("the engine doesn't come to an end")
 
 
-def alone(prompt: list[int], most: int, seed: int) -> tuple[str, bool]:
-    """The text of one answer, and whether it ends by itself."""
+def alone(prompt: list[int], most: int, first: int, index: int) -> tuple[str, bool]:
+    """The text of answer `index` to a request of the seed `first`, and whether it ends by itself."""
+    seed = seed_of(first, index)
     tokens = list(prompt)
     while len(tokens) - len(prompt) < most:
         token = next_token([*tokens, seed])
@@ -164,7 +165,7 @@ def test_each_answer_is_what_it_would_be_alone_and_the_prompt_is_computed_and_co
     stand.submit("r", prompt, 6, n=3, seed=7)
     stand.run()
     told = stand.told["r"]
-    answers = [alone(prompt, 6, 7 + i) for i in range(3)]
+    answers = [alone(prompt, 6, 7, i) for i in range(3)]
     assert dict(told.texts) == {i: text for i, (text, _) in enumerate(answers)}
     assert len({text for text, _ in answers}) == 3
     assert told.started == [0]
@@ -179,13 +180,20 @@ def test_each_answer_is_what_it_would_be_alone_and_the_prompt_is_computed_and_co
     assert (work.prompt_tokens, work.cached_tokens) == (len(prompt) + 2 * 3, 2 * 20)  # of each answer's prompt
 
 
+def test_requests_of_neighbouring_seeds_have_no_answer_in_common() -> None:
+    seeds = [seed_of(first, index) for first in range(20) for index in range(20)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**64 for seed in seeds)
+    assert [seed_of(first, 0) for first in (0, 1, 2**64 - 1, -1)] == [0, 1, 2**64 - 1, 2**64 - 1]
+
+
 def test_a_request_without_credit_for_all_ends_exactly_at_its_allowance() -> None:
     for limit in range(1, 14):
         stand = Stand()
         stand.submit("r", [20, 21, 22], 5, limit=limit, n=3, seed=1)
         stand.run()
         (finished,) = stand.told["r"].finished
-        whole = sum(len(text) + stops for text, stops in (alone([20, 21, 22], 5, 1 + i) for i in range(3)))
+        whole = sum(len(text) + stops for text, stops in (alone([20, 21, 22], 5, 1, i) for i in range(3)))
         assert finished.usage.output == min(limit, whole)
         assert finished.reason is (FinishReason.ALLOWANCE if limit < whole else FinishReason.LENGTH)
 
@@ -206,7 +214,7 @@ def test_it_pauses_when_all_answers_have_their_shares_and_goes_on_when_extended(
     stand.now = 3.8
     stand.engine.extend("r", 12, is_final=True)
     stand.run()
-    assert dict(stand.told["r"].texts) == {i: alone([30, 31], 6, 3 + i)[0] for i in range(2)}
+    assert dict(stand.told["r"].texts) == {i: alone([30, 31], 6, 3, i)[0] for i in range(2)}
 
 
 def test_a_pause_that_nobody_ends_ends_the_request() -> None:
@@ -338,7 +346,7 @@ def test_random_requests_with_faults(seed: int) -> None:
         else:
             assert finished.usage.prompt == len(prompt)
         for index, text in told.texts.items():
-            whole = alone(prompt, most, first + index)[0]
+            whole = alone(prompt, most, first, index)[0]
             assert whole.startswith(text)
             if (told.ended.get(index) if n > 1 else finished.reason) in {FinishReason.STOP, FinishReason.LENGTH}:
                 assert text == whole
@@ -355,7 +363,7 @@ def test_only_the_first_answer_may_wait_too_long() -> None:
         stand.step()
         stand.now += 1.0
     stand.listen(stand.engine.take_outputs())
-    assert dict(stand.told["r"].texts) == {i: alone([20, 21, 22], 6, 7 + i)[0] for i in range(3)}
+    assert dict(stand.told["r"].texts) == {i: alone([20, 21, 22], 6, 7, i)[0] for i in range(3)}
     (finished,) = stand.told["r"].finished
     assert finished.error is None
     (late,) = stand.told["late"].finished
@@ -388,18 +396,18 @@ def test_the_best_has_the_highest_mean_of_all_its_tokens_also_of_those_that_are_
     parsing: Parsing | None,
 ) -> None:
     """With ">>" each answer is nothing but thought; with "3" one of them is not, and says what is likelier."""
-    answers = [alone([20, 21, 22], 8, 400 + i)[0] for i in range(6)]
-    assert max(answers, key=mean) == answers[4]
-    assert mean(answers[1].partition("3")[2]) > mean(answers[4])
+    answers = [alone([20, 21, 22], 8, 435, i)[0] for i in range(6)]
+    assert max(answers, key=mean) == answers[2]
+    assert mean(answers[5].partition("3")[2]) > mean(answers[2])
     stand = Stand(runner=Telling())
-    sampling = SamplingParams(seed=400, n=1, best_of=6)
+    sampling = SamplingParams(seed=435, n=1, best_of=6)
     request = GenerationRequest("r", "t", "d", sampling=sampling)
     stand.engine.submit(Prompt(request, 8, ids=(20, 21, 22), parsing=parsing))
     heard = ""
     while stand.engine.unfinished:
         for output in stand.engine.step():
             heard += output.text + "".join(told.text + told.reasoning for told in output.told)
-    assert heard == answers[4]
+    assert heard == answers[2]
 
 
 def times(finished: Finished) -> list[float]:
@@ -413,8 +421,8 @@ def test_the_times_are_those_of_the_whole_request(best_of: int | None) -> None:
     """It waits once, has its first token with its first answer, and lasts until its last answer ends."""
     stand = Stand(max_rows=1)
     stand.submit("before", [30, 31], 2)
-    assert [len(text) + stops for text, stops in (alone([20, 21, 22], 6, 41 + i) for i in range(3))] == [6, 2, 6]
-    stand.submit("r", [20, 21, 22], 6, n=3 if best_of is None else 2, best_of=best_of, seed=41)
+    assert [len(text) + stops for text, stops in (alone([20, 21, 22], 6, 116, i) for i in range(3))] == [6, 2, 6]
+    stand.submit("r", [20, 21, 22], 6, n=3 if best_of is None else 2, best_of=best_of, seed=116)
     while stand.engine.unfinished:
         stand.step()
         stand.now += 1.0
@@ -451,8 +459,8 @@ def test_drafts_that_are_accepted_take_no_time_and_other_answers_tokens_are_no_g
 
 def test_each_answer_tells_what_stopped_it_and_the_last_word_nothing() -> None:
     stand = Stand()
-    assert [stops for _, stops in (alone([20, 21, 22], 6, 22 + i) for i in range(2))] == [False, True]
-    stand.submit("r", [20, 21, 22], 6, n=2, seed=22, stop_token_ids=(EOS,), ignore_eos=True)
+    assert [stops for _, stops in (alone([20, 21, 22], 6, 34, i) for i in range(2))] == [False, True]
+    stand.submit("r", [20, 21, 22], 6, n=2, seed=34, stop_token_ids=(EOS,), ignore_eos=True)
     stand.run()
     (finished,) = stand.told["r"].finished
     assert stand.told["r"].ended == {0: FinishReason.LENGTH, 1: FinishReason.STOP}
@@ -462,11 +470,11 @@ def test_each_answer_tells_what_stopped_it_and_the_last_word_nothing() -> None:
 
 @pytest.mark.parametrize("best_of", [None, 3])
 def test_each_answers_own_stop_string_is_told(best_of: int | None) -> None:
-    texts = [alone([20, 21, 22], 8, 30 + i)[0] for i in range(3)]
+    texts = [alone([20, 21, 22], 8, 31, i)[0] for i in range(3)]
     ends = tuple(dict.fromkeys(text[3:5] for text in texts))
     assert len(ends) == 3
     stand = Stand()
-    stand.submit("r", [20, 21, 22], 8, n=2 if best_of else 3, best_of=best_of, seed=30, stop=ends)
+    stand.submit("r", [20, 21, 22], 8, n=2 if best_of else 3, best_of=best_of, seed=31, stop=ends)
     stand.run()
     told = stand.told["r"]
     assert len(told.stops) == (2 if best_of else 3)
