@@ -88,6 +88,7 @@ class LocalEngine:
         self.tokenizer = tokenizer
         self.draining = False
         self._texts = Texts(tokenizer, config.deployment)
+        self._open: set[str] = set()  # the requests whose last output was not returned
         self._siblings: Siblings | None = None
         self._generating: Scheduler | None = None
         self._encoding: EncodeScheduler | None = None
@@ -224,6 +225,7 @@ class LocalEngine:
         """
         with self._adapters.holding(prompt):
             self._submit(prompt, allowance, is_final=is_final)
+        self._open.add(prompt.request.id)
 
     def _submit(self, prompt: Prompt, allowance: int | None, *, is_final: bool) -> None:
         """Queue a request whose adapter is held."""
@@ -360,9 +362,8 @@ class LocalEngine:
 
     @property
     def unfinished(self) -> int:
-        """How many submitted requests have not ended."""
-        surplus = self._siblings.surplus if self._siblings is not None else 0
-        return sum(scheduler.unfinished for scheduler in self.schedulers) - surplus
+        """Of how many submitted requests the last output was not returned yet."""
+        return len(self._open)
 
     def health(self) -> Health:
         """Return the state now."""
@@ -388,6 +389,7 @@ class LocalEngine:
 
     def _released(self, outputs: list[Output]) -> list[Output]:
         """Return `outputs`; the requests that end with them hold their adapters until the steps in flight are over."""
+        self._open.difference_update(output.request_id for output in outputs if output.finished is not None)
         settled = sum(stepper.settled for stepper in self._steppers)
         self._adapters.release(outputs, self.steps, settled)
         return outputs

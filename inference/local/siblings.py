@@ -120,11 +120,6 @@ class Siblings:
         """Whether `name` is a sequence of which only its request is known outside."""
         return name in self._members and name not in self._requests
 
-    @property
-    def surplus(self) -> int:
-        """How many more sequences than requests have not ended."""
-        return len(self._members) - len(self._requests)
-
     def _begin(self, choices: Choices) -> None:
         for choice, share in choices.to_submit():
             self._submit(

@@ -187,6 +187,18 @@ def test_requests_of_neighbouring_seeds_have_no_answer_in_common() -> None:
     assert [seed_of(first, 0) for first in (0, 1, 2**64 - 1, -1)] == [0, 1, 2**64 - 1, 2**64 - 1]
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_cancelled_request_is_unfinished_until_its_end_is_told(n: int) -> None:
+    stand = Stand()
+    stand.submit("r", [20, 21, 22], 6, n=n)
+    stand.step()
+    stand.engine.cancel("r")
+    while stand.engine.unfinished:
+        stand.step()
+    (finished,) = stand.told["r"].finished
+    assert finished.reason is FinishReason.CANCELLED
+
+
 def test_a_request_without_credit_for_all_ends_exactly_at_its_allowance() -> None:
     for limit in range(1, 14):
         stand = Stand()
