@@ -32,7 +32,7 @@ class GrantForm(ServiceForm):
 
     class Meta:
         model = CreditGrant
-        fields = ["wallet", "amount", "kind", "expires_at", "priority"]
+        fields = ["wallet", "amount", "kind", "expires_at", "priority", "paid_amount", "currency"]
 
     def clean_amount(self) -> int:
         """Refuse an amount of zero or less."""
@@ -40,6 +40,23 @@ class GrantForm(ServiceForm):
         if amount <= 0:
             raise ValidationError("must be above zero")
         return amount
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse money without a currency, or below zero, and a currency without money."""
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        paid, currency = given.get("paid_amount"), given.get("currency", "")
+        if (paid is None) == bool(currency):
+            self.add_error("currency" if paid is not None else "paid_amount", "an amount and a currency, or neither")
+        if paid is not None and paid < 0:
+            self.add_error("paid_amount", "must not be below zero")
+        return given
+
+    def clean_currency(self) -> str:
+        """Return the currency's three letters in capitals."""
+        currency: str = self.cleaned_data["currency"].upper()
+        if currency and not (currency.isascii() and currency.isalpha() and len(currency) == 3):
+            raise ValidationError("three letters, as EUR")
+        return currency
 
     def clean_expires_at(self) -> Any:
         """Refuse an end in the past."""
@@ -86,6 +103,8 @@ class CreditGrantAdmin(ServiceAdmin):
             expires_at=given["expires_at"],
             priority=given["priority"],
             source="admin",
+            paid_amount=given["paid_amount"],
+            currency=given["currency"],
         )
         take_over(obj, made)
 

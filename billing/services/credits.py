@@ -7,6 +7,7 @@ transfers, and what its grants have left minus its overdraft.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -55,39 +56,39 @@ def grant(
 ) -> CreditGrant:
     """Add `amount` µcr to the wallet as a new grant, or return the grant that `key` made before.
 
-    What the wallet is overdrawn by is repaid from the new grant at once. Raises ValueError that names the field for an
-    amount or end that can't be, KeyReusedError when `key` made another change.
+    What the wallet is overdrawn by is repaid from the new grant at once. `paid_amount` is what was paid for it, in the
+    currency's minor units. Raises ValueError that names the field for terms that can't be, KeyReusedError when `key`
+    made another change, or a grant of other terms.
     """
     wallet = _lock_and_roll(wallet_id)
-    before = _transfer_of(key)
-    if before is not None:
+    terms = {
+        "wallet_id": wallet_id,
+        "amount": amount,
+        "kind": kind,
+        "priority": priority,
+        "expires_at": expires_at,
+        "source": source,
+        "paid_amount": paid_amount,
+        "currency": currency,
+    }
+    if (before := _transfer_of(key)) is not None:
         made = before.grant
-        same = made is not None and (before.code, made.wallet_id, made.amount, made.kind) == (
-            Code.GRANT,
-            wallet_id,
-            amount,
-            kind,
-        )
-        if made is None or not same:
+        given = terms.items() - {("expires_at", expires_at)}  # a void moves the end
+        if made is None or before.code != Code.GRANT or any(getattr(made, name) != term for name, term in given):
             raise KeyReusedError(key)
         return made
     if amount <= 0:
         raise ValueError("amount: must be above zero")
+    if (paid_amount is None) != (not currency):
+        raise ValueError("paid_amount: money has an amount and a currency, or neither")
+    if paid_amount is not None and paid_amount < 0:
+        raise ValueError("paid_amount: must not be below zero")
+    if currency and not re.fullmatch("[A-Z]{3}", currency):
+        raise ValueError("currency: three letters, as EUR")
     now = clock.now()
     if expires_at is not None and expires_at <= now:
         raise ValueError("expires_at: must be in the future")
-    made = CreditGrant(
-        wallet=wallet,
-        effective_at=now,
-        kind=kind,
-        amount=amount,
-        remaining=amount,
-        priority=priority,
-        expires_at=expires_at,
-        source=source,
-        paid_amount=paid_amount,
-        currency=currency,
-    )
+    made = CreditGrant(effective_at=now, remaining=amount, **terms)
     debit = operator_account(ISSUANCE[kind])
     return _fill(wallet, made, debit=debit, code=Code.GRANT, key=key, actor=actor, reason=reason)
 

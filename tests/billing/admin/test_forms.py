@@ -42,13 +42,15 @@ def send(client, url, data):
 
 def test_grant_gives_credit_once_per_form(admin_client, wallet):
     url = f"{reverse('admin:billing_creditgrant_add')}?wallet={wallet.pk}"
-    data = filled(admin_client, url, amount="12.5", kind="paid", reason="invoice 7")
+    money = {"paid_amount": "999", "currency": "eur"}
+    data = filled(admin_client, url, amount="12.5", kind="paid", reason="invoice 7", **money)
     assert data["key"].startswith("admin:")
     for _ in range(2):
         errors, messages = send(admin_client, url, data)
         assert not errors, messages
     grant = CreditGrant.objects.get()
     assert (grant.amount, grant.kind, grant.wallet_id, grant.expires_at) == (12_500_000, "paid", wallet.pk, None)
+    assert (grant.paid_amount, grant.currency) == (999, "EUR")
     transfer = LedgerTransfer.objects.get()
     assert (transfer.reason, transfer.actor, transfer.key) == ("invoice 7", "admin@example.com", data["key"])
     assert_books_balance(wallet)
@@ -56,13 +58,25 @@ def test_grant_gives_credit_once_per_form(admin_client, wallet):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("amount", "0"), ("amount", "-1"), ("amount", "1.2345678"), ("amount", "x"), ("reason", "")]
+    ("field", "value"),
+    [
+        ("amount", "0"),
+        ("amount", "-1"),
+        ("amount", "1.2345678"),
+        ("amount", "x"),
+        ("reason", ""),
+        ("paid_amount", "5"),
+        ("currency", "EUR"),
+        ("currency", "E1"),
+    ],
 )
 def test_grant_refuses_what_is_wrong(admin_client, wallet, field, value):
     url = f"{reverse('admin:billing_creditgrant_add')}?wallet={wallet.pk}"
     data = filled(admin_client, url, **{"amount": "1", "kind": "paid", "reason": "r", field: value})
     errors, _ = send(admin_client, url, data)
-    assert set(errors) == {field}
+    assert set(errors) == {
+        {("paid_amount", "5"): "currency", ("currency", "EUR"): "paid_amount"}.get((field, value), field)
+    }
     assert not CreditGrant.objects.exists()
 
 

@@ -65,6 +65,11 @@ def test_grant_with_the_same_key_is_made_once(wallet, give):
         give(11, key="top-up:1")
     with pytest.raises(KeyReusedError):
         give(10, key="top-up:1", kind=Kind.PAID)
+    for terms in ({"priority": 1}, {"source": "x"}, {"paid_amount": 500, "currency": "EUR"}):
+        with pytest.raises(KeyReusedError):
+            give(10, key="top-up:1", **terms)
+    credits.void(grant_id=first.pk, key="v", actor="a", reason="r")
+    assert give(10, key="top-up:1") == first
 
 
 def test_grant_to_no_wallet_is_refused(tenant):
@@ -264,6 +269,15 @@ def test_adjustments_whose_keys_look_like_each_other_s_parts_are_two(wallet, giv
 def test_grant_of_nothing_is_refused(give, amount):
     with pytest.raises(ValueError, match="amount: must be above zero"):
         give(amount)
+
+
+@pytest.mark.parametrize(
+    ("paid_amount", "currency", "field"),
+    [(-100, "EUR", "paid_amount"), (100, "", "paid_amount"), (None, "EUR", "paid_amount"), (1, "eu", "currency")],
+)
+def test_money_that_cannot_be_is_refused(give, paid_amount, currency, field):
+    with pytest.raises(ValueError, match=f"{field}: "):
+        give(1, paid_amount=paid_amount, currency=currency)
 
 
 @pytest.mark.parametrize(("amount", "reason"), [(5, " "), (0, "r")])
