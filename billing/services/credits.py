@@ -73,8 +73,8 @@ def grant(
     }
     if (before := _transfer_of(key)) is not None:
         made = before.grant
-        given = terms.items() - {("expires_at", expires_at)}  # a void moves the end
-        if made is None or before.code != Code.GRANT or any(getattr(made, name) != term for name, term in given):
+        told = terms.keys() - {"expires_at", "source"}  # a void moves the end, and the source is only a word about it
+        if made is None or before.code != Code.GRANT or any(getattr(made, name) != terms[name] for name in told):
             raise KeyReusedError(key)
         return made
     if amount <= 0:
@@ -105,10 +105,10 @@ def schedule(
 ) -> None:
     """Have the locked wallet get `amount` µcr at `begins_at`, in place of whatever `source` scheduled before; 0: none.
 
-    The grant's `source` is also the key of its transfer.
+    The grant's `source` is also the key of its transfer: one that has begun stays as it is.
     """
     ScheduledGrant.objects.filter(wallet=wallet, source=source).delete()
-    if amount:
+    if amount and _transfer_of(source) is None:
         ScheduledGrant.objects.create(
             wallet=wallet,
             amount=amount,

@@ -145,9 +145,11 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
     now = at or clock.now()
     version = latest_version(plan_slug)
     wallet = lock(open_wallet(tenant_id=tenant_id).pk)
-    present = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active").first()
-    if present is None:
+    active = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active")
+    if not active.exists():
         raise NotSubscribedError(tenant_id)
+    grant_month(active.get().pk, now)  # one that the writer has begun, and no sweep yet
+    present = active.get()
     is_later = version.monthly_credits < present.version.monthly_credits and not at_once
     if is_later or present.version_id == version.pk:
         present.next_version = version if is_later else None

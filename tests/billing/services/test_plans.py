@@ -153,6 +153,30 @@ def test_what_is_scheduled_follows_the_plan(tenant):
     assert grant_monthly(timezone.now()) == 0, "nothing is due where a plan gives nothing"
 
 
+@pytest.mark.parametrize("had", ["free", "business"])
+def test_a_plan_that_changes_before_any_sweep_saw_the_new_month_gives_what_it_gives_after_one(tenant, clock, had):
+    made = plans.subscribe(tenant.pk, had)
+    clock.set(made.granted_until)
+    apply_now([reserve(wallet_of(tenant), 1)])  # which begins the month
+    plans.change_plan(tenant.pk, "max")
+    wallet = wallet_of(tenant)
+    assert wallet.posted == monthly("max")
+    assert apply_now([ExpireGrants(wallet.pk)])[0].posted == monthly("max")
+    assert grant_monthly(made.granted_until) == 0
+    assert [one.amount for one in ScheduledGrant.objects.all()] == [monthly("max")]
+    assert check(connection, recompute=False) == []
+
+
+def test_what_has_begun_is_scheduled_no_second_time(tenant, clock):
+    made = plans.subscribe(tenant.pk, "free")
+    clock.set(made.granted_until)
+    wallet = wallet_of(tenant)
+    apply_now([ExpireGrants(wallet.pk)])
+    plans._schedule_next(made, wallet)
+    assert not ScheduledGrant.objects.exists()
+    assert apply_now([ExpireGrants(wallet.pk)])[0].posted == monthly("free")
+
+
 def test_a_subscription_without_a_scheduled_month_gets_one(tenant):
     made = plans.subscribe(tenant.pk, "free")
     ScheduledGrant.objects.all().delete()
