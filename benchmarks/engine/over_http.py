@@ -100,13 +100,13 @@ def prompts(number: int, streams: int) -> list[str]:
     return [" ".join(random.Random(1000 * number + i).choices(words, k=24)) for i in range(streams)]
 
 
-async def load(address: str, key: str, texts: list[str], new: int) -> Round:
+async def load(address: str, key: str, texts: list[str], new: int, *, model: str = NAME) -> Round:
     """Open a stream for each text at once and read all to their ends."""
     found = Round()
 
     async def one(session: aiohttp.ClientSession, text: str) -> None:
         given = {
-            "model": NAME,
+            "model": model,
             "messages": [{"role": "user", "content": text}],
             "max_tokens": new,
             "temperature": 0,

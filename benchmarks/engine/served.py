@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import signal
@@ -23,11 +22,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Self
 
-import aiohttp
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.engine.over_http import load  # noqa: E402
 from benchmarks.remote.run import free_port  # noqa: E402
 
 MODEL = "smollm2-135m-instruct"
@@ -68,41 +66,11 @@ class Served:
         self._process.wait(60)
 
 
-async def load(served: Served, streams: int, new: int) -> tuple[float, float]:
+def measured(served: Served, streams: int, new: int) -> tuple[float, float]:
     """Return tokens/s of so many streams at once, and the median time to a first token in seconds."""
-    tokens, first = 0, []
-
-    async def one(session: aiohttp.ClientSession, number: int) -> None:
-        nonlocal tokens
-        text = f"Tell me story number {number} of {time.time_ns()} about a river."
-        given = {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": text}],
-            "max_tokens": new,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-        }
-        began, has_begun = time.perf_counter(), False
-        async with session.post(f"{served.address}/v1/chat/completions", json=given) as answer:
-            assert answer.status == 200, await answer.text()
-            async for line in answer.content:
-                if not line.startswith(b"data: {"):
-                    continue
-                event = json.loads(line[6:])
-                tokens += (event.get("usage") or {}).get("completion_tokens", 0)
-                if not has_begun and event["choices"] and event["choices"][0]["delta"].get("content"):
-                    has_begun = True
-                    first.append(time.perf_counter() - began)
-
-    headers = {"authorization": f"Bearer {served.key}"}
-    async with aiohttp.ClientSession(headers=headers, connector=aiohttp.TCPConnector(limit=0)) as session:
-        began = time.perf_counter()
-        await asyncio.gather(*(one(session, number) for number in range(streams)))
-        seconds = time.perf_counter() - began
-    assert tokens == new * streams, f"{tokens} tokens, where {new * streams} were asked for"
-    return tokens / seconds, statistics.median(first)
+    texts = [f"Tell me story number {number} of {time.time_ns()} about a river." for number in range(streams)]
+    found = asyncio.run(load(served.address, served.key, texts, new, model=MODEL))
+    return found.tokens / found.seconds, statistics.median(found.first)
 
 
 def main() -> None:
@@ -120,12 +88,10 @@ def main() -> None:
         for checkout in asked.checkouts:
             for spin in asked.spin.split(","):
                 with Served(checkout.resolve(), spin) as served:
-                    asyncio.run(load(served, 1, 16))  # warm
+                    measured(served, 1, 16)  # warm
                     for streams in map(int, asked.streams.split(",")):
                         name = f"{checkout.resolve().name} {spin}".strip()
-                        found[name, streams] += [
-                            asyncio.run(load(served, streams, asked.new)) for _ in range(asked.runs)
-                        ]
+                        found[name, streams] += [measured(served, streams, asked.new) for _ in range(asked.runs)]
     for (name, streams), rounds in found.items():
         speeds, firsts = zip(*rounds, strict=True)
         told = f"{statistics.median(speeds):.0f} tokens/s, first token {statistics.median(firsts) * 1000:.0f} ms"

@@ -27,11 +27,15 @@ _NAMED = {
     " FROM json_each(%s)",
 }
 _NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16)))"}
+_ADD = load(Path(__file__).parents[1] / "sql" / "rollups.sql")["add"]
 STATEMENTS = {
-    vendor: {
-        name: statement.replace("{named}", named).replace("{id}", _NEW_ID[vendor])
-        for name, statement in load(Path(__file__).parents[1] / "sql" / "rollups.sql").items()
-    }
+    vendor: [
+        _ADD.replace("{named}", named)
+        .replace("{id}", _NEW_ID[vendor])
+        .replace("{key}", key)
+        .replace("{condition}", condition)
+        for key, condition in (("api_key, ", "NOT NULL"), ("", "NULL"))
+    ]
     for vendor, named in _NAMED.items()
 }
 
@@ -114,8 +118,8 @@ def _add(named: list[tuple[UUID, int]]) -> None:
     else:
         given = [json.dumps([[*row[:2], _stored(row[2]), row[3]] for row in rows])]
     with connection.cursor() as cursor:
-        for name in ("with_key", "without_key"):  # the table has a partial unique index for either
-            cursor.execute(STATEMENTS[connection.vendor][name], given)
+        for statement in STATEMENTS[connection.vendor]:
+            cursor.execute(statement, given)
 
 
 def _stored(moment: datetime) -> str:

@@ -122,7 +122,7 @@ def _refused(line: BatchLine, reply: Reply, code: str, now: datetime) -> Outcome
         return Outcome(_State.FAILED, line.attempts, now, counts={"failed": 1})
     if reply.status == 409:  # it runs, where this gateway can't see it
         return Outcome(_State.RUNNING, line.attempts - 1, now + timedelta(seconds=wait))
-    if reply.status == 402:  # other requests' holds may only have the credit for a while
+    if reply.status == 402:  # credit may come meanwhile; what others hold is a 429
         wait, most = CREDIT_SECONDS, MOST_TRIES_WITHOUT_CREDIT
     elif code in _BUSY_CODES or reply.status in _AGAIN:
         is_counted = False
