@@ -71,11 +71,6 @@ def instructions_of(system: str, user: str) -> Iterator[str]:
                 yield _single_spaced(paragraph)
 
 
-def speaks_of_json(system: str, user: str) -> bool:
-    """Whether JSON is written where an instruction may stand."""
-    return any(_JSON.search(part) for part in instructions_of(system, user))
-
-
 def _parts(message: str) -> tuple[str, ...]:
     """Return where the instruction of a message may stand that has a text beside it; nothing where it has none."""
     message = _ends(message).strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from desk.instructions import instruction_in, instructions_of, speaks_of_json
+from desk.instructions import instruction_in, instructions_of
 from desk.named_fields import fields_in
 from desk.named_labels import Asked, labels_in, read
 from inference.messages import Message
@@ -33,7 +33,7 @@ class EnglishReader:
             return Instruction(task, reason, labels=labels, text=text)
         if task == EXTRACT:
             fields = next((names for part in instructions_of(system, user) if (names := fields_in(part))), ())
-            return Instruction(task, reason, fields=fields, speaks_of_json=speaks_of_json(system, user))
+            return Instruction(task, reason, fields=fields)
         return None
 
 

@@ -1,8 +1,8 @@
 """Which model a turn of a conversation gets: the conversation's, or what the turn alone would get. Pure.
 
 The conversation keeps its model where a rule still gives it that model for such a turn. It leaves it where the turn
-says itself what it is for and that leads elsewhere, where the model only does a task that the turn isn't for, and where
-the turn alone would get a dearer general model.
+says itself its task and that leads elsewhere, where the model is a specialist and the turn's task isn't written, and
+where the turn alone would get a dearer general model.
 """
 
 from __future__ import annotations
@@ -67,14 +67,13 @@ class Conversation:
             )
             value = f"it has {kept}; this turn is for {self._found.task}, as {why}, and that leads to {fresh}"
             return _left(kept if comes_back else fresh, "passed", value)
-        if self._knows and fresh not in self._catalogue.specialists and self._rises(fresh):
+        if self._knows and self._rises(fresh):
             return _left(fresh, "decided", f"it began with {kept} and rises to {fresh}, which costs more")
         why = "no rule gives it to this request"
+        if kept in self._catalogue.specialists:
+            why = "a specialist takes tasks that are written"
         for giver in self._rules:
             if not self._targets.may_give(giver, kept):
-                continue
-            if giver.task not in ("", self._found.task) and kept in self._catalogue.specialists:
-                why = f"rule “{giver.name}” gives it for {giver.task} alone"
                 continue
             option = self._targets.of(giver, kept)
             if option is not None:

@@ -25,7 +25,6 @@ class Instruction(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     text: str = ""
     fields: tuple[str, ...] = ()
-    speaks_of_json: bool = False
 
 
 class Reader(Protocol):

@@ -14,7 +14,7 @@ from routing.hook import CLASSIFY
 from routing.places import BLIND, Places, Replicas, candidate
 from routing.prefix import Digest
 from routing.targets import Beyond, Picked, Targets
-from routing.tasks import find_task, is_automatic
+from routing.tasks import CERTAIN, find_task, is_automatic
 from routing.types import Price, Route, RouteQuery, Signal
 
 
@@ -146,14 +146,16 @@ class _Decision:
             return f"doesn't serve {self.query.kind}"
         if not self._allowed(name):
             return f"not in plan {self.query.plan}"
-        if unfit := self._label_reason(model) or self.places.blind_reason(name):
+        if unfit := self._special_reason(model) or self.places.blind_reason(name):
             return unfit
         if self.tokens > (context := self.places.context_of(name)):
             return f"prompt of about {self.tokens} tokens is longer than its context of {context}"
         return ""
 
-    def _label_reason(self, model: ModelEntry) -> str:
-        """Return why the model can't answer a chat with a label, if that is how it answers; else ""."""
+    def _special_reason(self, model: ModelEntry) -> str:
+        """Return why the query is nothing for the model, if that is a specialist or answers with labels; else ""."""
+        if model.name in self.catalogue.specialists and self.task_source not in CERTAIN:
+            return f"its task {self.task} is only guessed, and a specialist takes tasks that are written"
         if self.query.kind != "chat" or not model.answers_labels:
             return ""
         if self.task != CLASSIFY:

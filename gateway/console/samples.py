@@ -44,8 +44,8 @@ SAMPLES = (
 
 
 def samples_for(catalogue: Catalogue, subscription: Subscription, ready: AbstractSet[str]) -> list[Sample]:
-    """Return the samples whose task `auto` finds by examples and gives to one of the `ready` models that isn't also for
-    the plan's default task.
+    """Return the samples whose task `auto` finds by their text and gives to a model that is `ready` and isn't for the
+    plan's default task.
     """
     return [one for one in SAMPLES if _has_specialist(one, catalogue, subscription, ready)]
 

@@ -114,12 +114,11 @@ def why_unlabelled(intent: Intent, instruction: Instruction | None) -> str:
     return "" if labelling.labels else NO_LABELS
 
 
-def held_to(intent: Intent, instruction: Instruction | None, *, is_certain: bool) -> Guidance | None:
+def held_to(intent: Intent, instruction: Instruction | None) -> Guidance | None:
     """Return what the answer of a chat has to be that doesn't say it itself, by its `instruction`.
 
     One of the labels that it names; a JSON object with the fields that it names, each a text or null; or any JSON
-    object. None where it asks for neither or for something else beside, and where its task is only guessed (not
-    `is_certain`) and it speaks of no JSON: it may be talk.
+    object. None where it asks for neither or for something else beside.
     """
     sampling = intent.sampling
     has_tools = intent.tools is not None and bool(intent.tools.callable)
@@ -139,8 +138,7 @@ def held_to(intent: Intent, instruction: Instruction | None, *, is_certain: bool
             "additionalProperties": False,
         }
         return Guidance(GuidanceKind.JSON_SCHEMA, _json(schema), param="messages")
-    is_meant = is_certain or instruction.speaks_of_json
-    return Guidance(GuidanceKind.JSON_OBJECT, param="messages") if is_meant else None
+    return Guidance(GuidanceKind.JSON_OBJECT, param="messages")
 
 
 def _check(intent: Intent) -> None:

@@ -287,13 +287,8 @@ class Placement:
         return chosen
 
     def _held_by(self, chosen: Route) -> Guidance | None:
-        """Return what the answer is held to: by the task that routing found, or for a model that was asked for by name
-        and didn't get its task told by the one that the instruction asks for.
-        """
-        is_certain = chosen.task_source in CERTAIN
-        is_open = not is_certain and not is_automatic(self.intent.model)
-        instruction = self._instruction("" if is_open else chosen.task)
-        return held_to(self.intent, instruction, is_certain=is_certain or is_open)
+        """Return the guidance of the answer: by the task that is written, or else by the one of the instruction."""
+        return held_to(self.intent, self._instruction(chosen.task if chosen.task_source in CERTAIN else ""))
 
     def _instruction(self, task: str) -> Instruction | None:
         """Return what the chat asks for, read once for each task ("": whichever it asks for)."""

@@ -58,9 +58,9 @@ def test_the_app_has_registered_its_reader():
         (
             ("Return JSON with the fields order_id, amount.\n\nI paid 12.",),
             EXTRACT,
-            Instruction(EXTRACT, fields=("order_id", "amount"), speaks_of_json=True),
+            Instruction(EXTRACT, fields=("order_id", "amount")),
         ),
-        (("Return it as JSON.\n\nI paid 12.",), EXTRACT, Instruction(EXTRACT, speaks_of_json=True)),
+        (("Return it as JSON.\n\nI paid 12.",), EXTRACT, Instruction(EXTRACT)),
     ],
 )
 def test_what_a_chat_names_for_a_task(messages, task, found):

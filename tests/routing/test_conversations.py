@@ -56,12 +56,9 @@ def signals(decision, step):
 
 
 SERVES = {"chat": "small", "classify": "labels", "extract": "desk", "code": "big"}  # what a turn alone gets
-KEPT = {  # what a conversation that has this model gets where the task of its turn is only guessed
-    "small": {"chat": "small", "classify": "small", "extract": "small", "code": "big"},
-    "big": {"chat": "big", "classify": "big", "extract": "big", "code": "big"},
-    "desk": {"chat": "small", "classify": "labels", "extract": "desk", "code": "big"},
-    "labels": {"chat": "small", "classify": "labels", "extract": "desk", "code": "big"},
-}
+GUESS = {"chat": "small", "classify": "small", "extract": "small", "code": "big"}  # and where its task is only guessed
+KEPT = {"big": dict.fromkeys(GUESS, "big")} | dict.fromkeys(("small", "desk", "labels"), GUESS)
+"""What a conversation that has this model gets where the task of its turn is only guessed."""
 WRITTEN = [(how, task) for how in ("field", "alias", "instruction") for task in SERVES] + [("structure", "extract")]
 GUESSED = [(how, task) for how in ("examples", "plan") for task in SERVES]
 
@@ -69,7 +66,8 @@ GUESSED = [(how, task) for how in ("examples", "plan") for task in SERVES]
 @pytest.mark.parametrize(("how", "task"), [*WRITTEN, *GUESSED])
 def test_a_turn_alone_goes_where_its_task_leads(how, task):
     decision = decide(None, **found_by(how, task))
-    assert (decision.model, decision.task, decision.task_source) == (SERVES[task], task, how)
+    leads = GUESS if how in ("examples", "plan") else SERVES
+    assert (decision.model, decision.task, decision.task_source) == (leads[task], task, how)
     assert decision.goes_on_with == decision.model
     assert signals(decision, "conversation") == []
 
@@ -99,16 +97,22 @@ def test_a_turn_whose_task_is_guessed_keeps_or_rises_and_no_specialist_keeps_tal
     if kept in {"desk", "labels"} and decision.model != kept:
         is_dearer = decision.model == "big" or (kept, decision.model) == ("labels", "small")
         assert (outcome, "rises" in value) == (("decided", True) if is_dearer else ("passed", False))
-    elif decision.model == kept != SERVES[task]:
-        assert value == f"it keeps {kept}; this turn alone would have got {SERVES[task]}"
+    elif decision.model == kept != GUESS[task]:
+        assert value == f"it keeps {kept}; this turn alone would have got {GUESS[task]}"
 
 
 def test_why_a_specialist_does_not_keep_talk_is_told():
     decision = decide("desk", **found_by("plan", "chat"))
     assert signals(decision, "conversation") == [
-        ("passed", "it began with desk, but rule “fields” gives it for extract alone")
+        ("passed", "it began with desk, but a specialist takes tasks that are written")
     ]
-    assert any(one.model == "desk" and "for extract alone" in one.rejected for one in decision.candidates)
+
+
+@pytest.mark.parametrize(("how", "task"), [("examples", "extract"), ("examples", "classify"), ("plan", "extract")])
+def test_why_a_guess_gives_no_specialist_is_told(how, task):
+    decision = decide(None, **found_by(how, task))
+    told = [one.rejected for one in decision.candidates if one.model == SERVES[task]]
+    assert told == [f"its task {task} is only guessed, and a specialist takes tasks that are written"]
 
 
 @pytest.mark.parametrize(

@@ -198,11 +198,9 @@ async def test_named_fields_are_held_however_a_specialist_is_asked(how, monkeypa
     [
         (UNNAMED, "field", OBJECT),
         (UNNAMED, "alias", OBJECT),
-        (UNNAMED, "instruction", OBJECT),  # found by an example, and it speaks of JSON
         (UNNAMED, "name", None),
         (UNNAMED, "name and field", OBJECT),
         (TALK, "field", OBJECT),
-        (TALK, "instruction", None),  # misjudged by an example
         (TALK, "name", None),
         ("Classify it as one of: red, blue.\n\nmy blue car", "name", CHOICE),
         ("Classify it as one of: red, blue.\n\nmy blue car", "instruction", CHOICE),
