@@ -18,13 +18,15 @@ def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     if isinstance(exception, DisallowedHost):
         text = "This server has another name: see SLUICE_BASE_URL and SLUICE_ALLOWED_HOSTS."
     if request.path.startswith("/api/"):
-        body = openai_error(Refusal(400, "invalid_http", text), request_id_of(request))
-        return JsonResponse(body, status=400)
+        return _json(request, Refusal(400, "invalid_http", text))
     return HttpResponse(render_to_string("gateway/link.html", {"title": "Bad request", "text": text}), status=400)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer 404 with a page that says so."""
+    """Answer 404 with a page that says so, and in the API's shape to who doesn't ask for a page."""
+    if "text/html" not in request.headers.get("accept", ""):
+        refusal = Refusal(404, "unknown_endpoint", f"There is no {request.method} {request.path[:200]}.")
+        return _json(request, refusal)
     context = {"title": "Not found", "text": "There is no page at this address."}
     return render(request, "gateway/link.html", context, status=404)
 
@@ -39,7 +41,11 @@ def too_many_requests(request: HttpRequest) -> HttpResponse:
 
 def server_error(request: HttpRequest) -> HttpResponse:
     """Answer 500 without touching the database: JSON under /api/, a page elsewhere, both with the request's id."""
-    request_id = request_id_of(request)
     if request.path.startswith("/api/"):
-        return JsonResponse(openai_error(internal_error(), request_id), status=500)
-    return HttpResponse(render_to_string("gateway/500.html", {"request_id": str(request_id)}), status=500)
+        return _json(request, internal_error())
+    request_id = str(request_id_of(request))
+    return HttpResponse(render_to_string("gateway/500.html", {"request_id": request_id}), status=500)
+
+
+def _json(request: HttpRequest, refusal: Refusal) -> JsonResponse:
+    return JsonResponse(openai_error(refusal, request_id_of(request)), status=refusal.status)

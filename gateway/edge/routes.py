@@ -54,11 +54,15 @@ def re_path(pattern: str, application: Any, name: str, error_body: ErrorBody = o
 
 
 def _on(route: Route, application: Application) -> Any:
-    """`application`, after the guard around it was told which route this is."""
+    """`application`, after the guard around it was told which route this is. HEAD is answered as GET is: the server
+    leaves the body out.
+    """
 
     def routed(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         # No coroutine of its own: every token of a stream would pass through it.
         scope["exchange"].route = route
+        if scope.get("method") == "HEAD":
+            scope = {**scope, "method": "GET"}
         return application(scope, receive, send)
 
     return routed

@@ -81,6 +81,14 @@ def test_unknown_address_is_404_json(method):
     assert_error(getattr(client, method)("/api/v1/nothing/"), 404, "unknown_endpoint")
 
 
+@pytest.mark.parametrize("accept", ["", "*/*", "application/json"])
+def test_an_unknown_address_is_json_but_for_browsers(client, accept):
+    answer = client.post("/nothing", "{}", content_type="application/json", headers={"accept": accept})
+    assert_error(answer, 404, "unknown_endpoint")
+    page = client.get("/nothing", headers={"accept": "text/html,application/xhtml+xml,*/*;q=0.8"})
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+
+
 def test_broken_body_is_400(acme):
     client = Client()
     response = client.post("/api/v1/keys/", "{", content_type="application/json", headers=acme.admin_bearer)

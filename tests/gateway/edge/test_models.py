@@ -19,6 +19,13 @@ from tests.gateway.edge.world import MODELS
 from tests.services.ports import lease_port
 
 
+async def test_head_is_answered_as_get(app):
+    for path in ("/v1/models", "/v1/models/small", "/v1/models/none", "/healthz"):
+        head, get = [await ask(app, path, method=method) for method in ("HEAD", "GET")]
+        assert head.status == get.status
+        assert head.headers["content-type"] == get.headers["content-type"]
+
+
 async def test_list_has_auto_context_and_prices(app):
     cards = (await ask(app, "/v1/models")).json()
     assert cards["object"] == "list"
