@@ -94,6 +94,7 @@ UNFOLD: dict[str, Any] = {
             _group(
                 "Models",
                 _item("Public models", "smart_toy", "routing_publicmodel_changelist"),
+                _item("Aliases", "label", "routing_modelalias_changelist"),
                 _item("Deployments", "dns", "routing_deployment_changelist"),
                 _item("Nodes", "computer", "routing_node_changelist"),
                 _item("Rules", "alt_route", "routing_routerule_changelist"),

@@ -1,4 +1,4 @@
-"""The catalogue as one immutable snapshot: read in five queries, then used in memory until the next epoch."""
+"""The catalogue as one immutable snapshot: read in six queries, then used in memory until the next epoch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from routing.hook import CLASSIFY, EXTRACT
-from routing.models import Adapter, Deployment, PublicModel, Replica, RouteRule, RouteTarget
+from routing.models import Adapter, Deployment, ModelAlias, PublicModel, Replica, RouteRule, RouteTarget
 from routing.own_models import OwnTerms
 
 ADAPTABLE = (Deployment.Backend.WORKER, Deployment.Backend.FAKE)  # whose engines may take adapters
@@ -28,6 +28,7 @@ class ModelEntry:
     tenant: UUID | None = None  # the only one that sees it
     base: str = ""  # the model that it is an adapter of
     number: int = 0  # of a tenant's own: 1 for the oldest
+    default_max_tokens: int | None = None  # of an answer whose request doesn't say it
 
     @property
     def answers_labels(self) -> bool:
@@ -140,12 +141,14 @@ class RuleEntry:
 class Catalogue:
     """All active models by name, deployments by model, and rules in the order in which they are tried.
 
-    `specialists` are the classifiers and adapters that rules give for labels or fields and for nothing else.
+    `aliases` are other names for models and ``auto``. `specialists` are the classifiers and adapters that rules give
+    for labels or fields and for nothing else.
     """
 
     models: Mapping[str, ModelEntry]
     deployments: Mapping[str, tuple[DeploymentEntry, ...]]
     rules: tuple[RuleEntry, ...]
+    aliases: Mapping[str, str] = field(default_factory=dict)
     specialists: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -156,6 +159,10 @@ class Catalogue:
         apt = {model.name for model in self.models.values() if model.answers_labels or model.base}
         special = frozenset(name for name in apt & tasks.keys() if tasks[name] <= {CLASSIFY, EXTRACT})
         object.__setattr__(self, "specialists", special)
+
+    def named(self, name: str) -> str:
+        """Return the name of the model that a client asks for by `name`, which may be an alias."""
+        return name if name in self.models else self.aliases.get(name, name)
 
     def all_deployments(self) -> tuple[DeploymentEntry, ...]:
         """Every active deployment of every active model, once."""
@@ -244,7 +251,8 @@ def load() -> Catalogue:
         )
         for row in RouteRule.objects.filter(is_active=True)
     )
-    return Catalogue(models, {name: tuple(rows) for name, rows in deployments.items()}, rules)
+    aliases = dict(ModelAlias.objects.values_list("name", "target"))
+    return Catalogue(models, {name: tuple(rows) for name, rows in deployments.items()}, rules, aliases)
 
 
 def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
@@ -269,6 +277,7 @@ def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
             tenant=row.tenant_id,
             base="" if adapter is None else adapter.base.name,
             number=numbers.get(row.pk, 0),
+            default_max_tokens=row.default_max_tokens,
         )
     return models, adapters
 

@@ -17,7 +17,8 @@ class PublicModel(models.Model):
     """A model as tenants see it: name, what it can do, and by name the rate card that prices it.
 
     An adapter without a `rate_card` has that which its base has at the time. One with a `tenant` is that tenant's own:
-    no other sees it. It may be used whatever models the plan includes, as long as that includes adapters.
+    no other sees it. It may be used whatever models the plan includes, as long as that includes adapters. A request
+    that doesn't bound its output gets at most `default_max_tokens` of it, without that as many as the context holds.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -26,6 +27,12 @@ class PublicModel(models.Model):
     context_length = models.PositiveIntegerField(help_text="Tokens, prompt and answer together.")
     rate_card = models.CharField(max_length=100, blank=True, help_text="Name of the rate card.")
     description = models.CharField(max_length=300, blank=True)
+    default_max_tokens = models.PositiveIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text="Most tokens of an answer whose request doesn't say max_tokens; empty: as many as the context holds.",
+    )
     tenant = models.ForeignKey(
         "gateway.Tenant", on_delete=models.PROTECT, null=True, blank=True, related_name="+", editable=False
     )
@@ -37,6 +44,25 @@ class PublicModel(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class ModelAlias(models.Model):
+    """Another name for `target`: a public model, ``auto`` or ``auto:<task>``. A model of the same name comes first.
+
+    Plans and keys know no aliases: who may use the target may ask for it by any of its names.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    name = models.CharField(max_length=120, unique=True, help_text="As clients ask for it, such as gpt-4o.")
+    target = models.CharField(max_length=120, help_text="A model of the catalogue, auto, or auto:<task>.")
+
+    class Meta:
+        ordering = ["name"]
+        verbose_name = "alias"
+        verbose_name_plural = "aliases"
+
+    def __str__(self) -> str:
+        return f"{self.name} → {self.target}"
 
 
 class Node(models.Model):

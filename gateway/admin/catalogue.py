@@ -14,14 +14,16 @@ from unfold.decorators import action, display
 
 from billing.admin.base import RowsAdmin
 from gateway.admin.adapters import NewAdapterForm
-from gateway.admin.choices import NameField, NamesField, rate_cards
+from gateway.admin.choices import NameField, NamesField, models, rate_cards, tasks
 from gateway.admin.model_states import columns_of, served_by, state_field
 from gateway.errors.service import ServiceError
 from gateway.runtime.live import live_of
 from gateway.services.adapters import add_adapter_folder, remove_adapter
 from gateway.services.restrictions import users_of
 from inference.types import Kind
-from routing.models import PublicModel, RouteRule
+from routing.models import ModelAlias, PublicModel, RouteRule
+from routing.services.catalogue import check_alias
+from routing.tasks import AUTO
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]
@@ -42,7 +44,7 @@ class PublicModelForm(ModelForm):
 
     class Meta:
         model = PublicModel
-        fields = ["name", "kinds", "context_length", "rate_card", "description", "is_active"]
+        fields = ["name", "kinds", "context_length", "default_max_tokens", "rate_card", "description", "is_active"]
 
     def clean_rate_card(self) -> str:
         """Refuse a model without a price list, but an adapter."""
@@ -50,6 +52,34 @@ class PublicModelForm(ModelForm):
         if not card and not hasattr(self.instance, "adapter"):
             raise forms.ValidationError("Only an adapter takes the price list of its base: choose one.")
         return card
+
+
+class ModelAliasForm(ModelForm):
+    """Another name, and the model that it means."""
+
+    target = NameField(lambda: [AUTO, *(f"{AUTO}:{task}" for task in tasks()), *models()])
+
+    class Meta:
+        model = ModelAlias
+        fields = ["name", "target"]
+
+    def clean_name(self) -> str:
+        """Refuse a name that a model has, or that means ``auto``."""
+        name: str = self.cleaned_data["name"]
+        try:
+            check_alias(name, AUTO)
+        except ValueError as error:
+            raise forms.ValidationError(f"{error}.") from error
+        return name
+
+
+@admin.register(ModelAlias)
+class ModelAliasAdmin(RowsAdmin):
+    """Other names for models, such as those that programs written for another service ask for."""
+
+    list_display = ["name", "target"]
+    search_fields = ["name", "target"]
+    form = ModelAliasForm
 
 
 @admin.register(PublicModel)

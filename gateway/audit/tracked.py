@@ -28,7 +28,7 @@ from billing.models import (
 )
 from gateway.audit.trail import HIDDEN, record
 from gateway.models import AdminAPIKey, APIKey, Invitation, Membership, Project, SignInLink, Tenant, User
-from routing.models import Adapter, Deployment, Node, PublicModel, Replica, RouteRule, RouteTarget
+from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
 
 _HELD = "_audit_before"
 Values = dict[str, Any]
@@ -88,6 +88,7 @@ TRACKED = (
     Tracked(PlanVersion, "plan_version", _all_but(PlanVersion)),
     Tracked(RateCard, "rate_card", _all_but(RateCard)),
     Tracked(PublicModel, "model", _all_but(PublicModel)),
+    Tracked(ModelAlias, "alias", _all_but(ModelAlias)),
     Tracked(Adapter, "adapter", _all_but(Adapter)),
     Tracked(Node, "node", _all_but(Node, "seen_at")),
     Tracked(Deployment, "deployment", _all_but(Deployment), hidden=("credential",)),

@@ -31,12 +31,15 @@ async def model(scope: Scope, receive: Receive, send: Send) -> None:
     """Show one model."""
     require_method(scope, "GET")
     principal = await principal_of(scope)
-    name = scope["url_route"]["kwargs"]["name"]  # percent-decoded by the server
-    for card in await _cards(runtime_of(scope), principal):
+    runtime = runtime_of(scope)
+    asked = scope["url_route"]["kwargs"]["name"]  # percent-decoded by the server
+    cards = await _cards(runtime, principal)
+    name = runtime.snapshot.catalogue.named(asked)
+    for card in cards:
         if card.id == name:
             await send_json(send, 200, card if header_of(scope, ANTHROPIC) is None else info_of(card))
             return
-    raise Refusal(404, "model_not_found", f"The model '{name[:200]}' does not exist or is not yours.", param="model")
+    raise Refusal(404, "model_not_found", f"The model '{asked[:200]}' does not exist or is not yours.", param="model")
 
 
 async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:

@@ -52,8 +52,8 @@ async def _answer(
     request = decode(kind, await read_body(scope, receive, principal.tenant))
     note_model(scope, request.model)
     runtime = runtime_of(scope)
-    models = (await runtime.current_snapshot()).catalogue.models
-    intent = request.intent(_kind_of(request.model, models), header_of(scope, TASK_HEADER))
+    catalogue = (await runtime.current_snapshot()).catalogue
+    intent = request.intent(_kind_of(catalogue.named(request.model), catalogue.models), header_of(scope, TASK_HEADER))
     async with watching(scope, receive) as client:
         try:
             generation = await start_generation(runtime, principal, intent, request_id_of(scope))

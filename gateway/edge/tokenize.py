@@ -44,5 +44,6 @@ async def detokenize(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _kind_of(runtime: Runtime, model: str) -> Kind:
     """What a request for that model's tokenizer is routed as: a chat, unless it makes nothing but vectors."""
-    entry = runtime.snapshot.catalogue.models.get(model)
+    catalogue = runtime.snapshot.catalogue
+    entry = catalogue.models.get(catalogue.named(model))
     return Kind.CHAT if entry is None or Kind.CHAT in entry.kinds else Kind.EMBEDDING

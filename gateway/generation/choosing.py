@@ -29,6 +29,8 @@ async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Plac
     One for ``auto`` that doesn't say its task is compared with the rules' examples, if there are any.
     """
     snapshot = await runtime.current_snapshot()
+    if (name := snapshot.catalogue.named(intent.model)) != intent.model:
+        intent = msgspec.structs.replace(intent, model=name)
     query = query_of(principal, intent)
     if is_automatic(intent.model):
         if intent.messages:

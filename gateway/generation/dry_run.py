@@ -67,7 +67,7 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
             "model_not_allowed", "The plan has none of the models that this key is for.", model=wanted.model
         )
     query = RouteQuery(
-        model=wanted.model,
+        model=catalogue.named(wanted.model),
         kind=wanted.kind,
         plan=version.plan.slug,
         plan_default_task=version.default_task,

@@ -28,7 +28,7 @@ from inference.errors import (
     OverloadedError,
 )
 from inference.messages import Message
-from inference.types import Feature, GenerationRequest, Guidance, Kind, Prepared
+from inference.types import Feature, GenerationRequest, Guidance, Kind, Prepared, SamplingParams
 from routing import hook
 from routing.catalogue import DeploymentEntry
 from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
@@ -199,17 +199,26 @@ class Placement:
                 messages=intent.messages,
                 tools=intent.tools,
                 template_values=intent.template_values,
-                sampling=intent.sampling,
                 inputs=intent.inputs,
                 labels=intent.labels,
             )
         info = None if self.flight is None else self.flight.engine.info
         can_guide = info is not None and Feature.STRUCTURED_OUTPUTS in info.features
         self._guidance = self._held_to if can_guide else None
-        guidance = intent.sampling.guidance or self._guidance
-        if request.sampling.guidance != guidance:
-            request = replace(request, sampling=replace(intent.sampling, guidance=guidance))
+        sampling = self._bounded(intent.sampling)
+        guidance = sampling.guidance or self._guidance
+        if sampling.guidance != guidance:
+            sampling = replace(sampling, guidance=guidance)
+        if request.sampling != sampling:
+            request = replace(request, sampling=sampling)
         return request if request.adapter == adapter else replace(request, adapter=adapter)
+
+    def _bounded(self, sampling: SamplingParams) -> SamplingParams:
+        """Return `sampling` with the model's own bound of an answer, where the request has none."""
+        most = self._snapshot.catalogue.models[self.route.model].default_max_tokens
+        if most is None or sampling.max_tokens is not None or self.intent.kind is not Kind.CHAT:
+            return sampling
+        return replace(sampling, max_tokens=max(most, sampling.min_tokens))
 
     async def ask(self, call: Callable[[Engine], Awaitable[T]]) -> tuple[Engine, T]:
         """Return an engine and what it answers to `call`; raise the Refusal for why none does.

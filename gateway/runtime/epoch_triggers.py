@@ -49,6 +49,7 @@ WATCHED = (
     Watched("billing.RateCardVersion"),
     Watched("billing.Rate"),
     Watched("routing.PublicModel"),
+    Watched("routing.ModelAlias"),
     Watched("routing.Adapter"),
     Watched("routing.Node", besides=("seen_at",)),
     Watched("routing.Deployment"),

@@ -27,13 +27,15 @@ from routing.services.defaults import ensure_default_routes, ensure_task_routes,
 
 Tell = Callable[[str], None]
 
-FIRST_MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    # The GGUF file carries no recommendation; at the API's temperature of 1 so small a model rambles.
-    "SmolLM2-135M-Instruct": (
-        "General chat, small and quick (Apache-2.0).",
-        {"sampling": {"temperature": 0.2, "top_p": 0.9}},
-    ),
-    "all-MiniLM-L6-v2": ("Sentence embeddings, 384 wide (Apache-2.0).", {}),
+FIRST_MODELS: dict[str, dict[str, Any]] = {
+    # The GGUF file carries no recommendation; at the API's temperature of 1 so small a model rambles, and it doesn't
+    # always find an end.
+    "SmolLM2-135M-Instruct": {
+        "description": "General chat, small and quick (Apache-2.0).",
+        "options": {"sampling": {"temperature": 0.2, "top_p": 0.9}},
+        "default_max_tokens": 1024,
+    },
+    "all-MiniLM-L6-v2": {"description": "Sentence embeddings, 384 wide (Apache-2.0)."},
 }
 
 
@@ -52,6 +54,7 @@ def add_local_model(
     rate_card: str = "",
     options: dict[str, Any] | None = None,
     nodes: Sequence[str] = (LOCAL,),
+    default_max_tokens: int | None = None,
     tell: Tell = lambda _: None,
 ) -> Deployment:
     """Bring `source` (hub id, folder, GGUF file) here, make it public as `name` on `nodes`, priced by `rate_card`.
@@ -63,7 +66,14 @@ def add_local_model(
     if unknown:
         raise ServiceError("node", f"there is no node {min(unknown)!r}: see `manage.py nodes list`")
     found = _fetch(as_meant(source), tell)
-    return _publish(found, name=name or str(found["name"]), rate_card=rate_card, options=options or {}, nodes=nodes)
+    return _publish(
+        found,
+        name=name or str(found["name"]),
+        rate_card=rate_card,
+        options=options,
+        nodes=nodes,
+        default_max_tokens=default_max_tokens,
+    )
 
 
 def add_first_models() -> FirstModels:
@@ -77,8 +87,8 @@ def add_first_models() -> FirstModels:
     for model in answer["models"]:
         name = str(model["name"]).lower()
         if not Deployment.objects.filter(model__name=name).exists():
-            description, options = FIRST_MODELS.get(model["name"]) or (special[name]["description"], {})
-            _publish(model, name=name, rate_card=name, options=options, description=description)
+            terms = FIRST_MODELS.get(model["name"]) or {"description": special[name]["description"]}
+            _publish(model, name=name, rate_card=name, **terms)
     names = [str(model["name"]).lower() for model in answer["models"]]
     missing: dict[str, str] = answer["missing"]
     for adapter in answer["adapters"]:
@@ -108,11 +118,12 @@ def _publish(
     *,
     name: str,
     rate_card: str,
-    options: dict[str, Any],
+    options: dict[str, Any] | None = None,
     description: str = "",
     nodes: Sequence[str] = (LOCAL,),
+    default_max_tokens: int | None = None,
 ) -> Deployment:
-    card = rate_card or name
+    card, options = rate_card or name, options or {}
     longest = options.get("max_context") or found["context_length"]
     if not isinstance(longest, int) or longest < 1:
         raise ServiceError("options", f"max_context is a number of tokens, not {longest!r}")
@@ -127,6 +138,7 @@ def _publish(
         description=description,
         options=options,
         nodes=nodes,
+        default_max_tokens=default_max_tokens,
     )
     try:
         engine_config(row)

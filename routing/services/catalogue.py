@@ -8,7 +8,8 @@ from typing import Any
 
 from django.db import transaction
 
-from routing.models import Deployment, Node, PublicModel, Replica
+from routing.models import Deployment, ModelAlias, Node, PublicModel, Replica
+from routing.tasks import is_automatic
 
 LOCAL = "local"
 """The node of the worker on the gateway's own machine."""
@@ -28,23 +29,24 @@ def add_model(
     deployment: str = "",
     nodes: Sequence[str] = (LOCAL,),
     credential: str = "",
+    default_max_tokens: int | None = None,
 ) -> Deployment:
     """Make `name` an active public model with a deployment that serves `source`, or update both; return the deployment.
 
-    `credential` is sealed already. Without `deployment` the deployment's name is made from the model's. One of the
-    backend ``worker`` gets replicas on `nodes`, and keeps those that it has; raise `Node.DoesNotExist` for an unknown
-    one.
+    `credential` is sealed already. Without `default_max_tokens` a model keeps the one that it has, and without
+    `deployment` the deployment's name is made from the model's. One of the backend ``worker`` gets replicas on `nodes`,
+    and keeps those that it has; raise `Node.DoesNotExist` for an unknown one.
     """
-    model, _ = PublicModel.objects.update_or_create(
-        name=name,
-        defaults={
-            "kinds": list(kinds),
-            "context_length": context_length,
-            "rate_card": rate_card,
-            "description": description,
-            "is_active": True,
-        },
-    )
+    terms = {
+        "kinds": list(kinds),
+        "context_length": context_length,
+        "rate_card": rate_card,
+        "description": description,
+        "is_active": True,
+    }
+    if default_max_tokens is not None:
+        terms["default_max_tokens"] = default_max_tokens
+    model, _ = PublicModel.objects.update_or_create(name=name, defaults=terms)
     row, _ = Deployment.objects.update_or_create(
         name=deployment or _default_name(model),
         defaults={
@@ -87,6 +89,28 @@ def remove_model(name: str) -> bool:
             row.is_active = False
             row.save(update_fields=["is_active"])
     return withdrawn is not None
+
+
+@transaction.atomic
+def set_alias(name: str, target: str) -> None:
+    """Make `name` another name for the `target`, a model, ``auto`` or ``auto:<task>``; for none, no name any more.
+
+    Raise ValueError as `check_alias` does.
+    """
+    if target:
+        check_alias(name, target)
+        ModelAlias.objects.update_or_create(name=name, defaults={"target": target})
+    else:
+        ModelAlias.objects.filter(name=name).delete()
+
+
+def check_alias(name: str, target: str) -> None:
+    """Raise ValueError for a name that a model has, and a target that there isn't."""
+    active = PublicModel.objects.filter(is_active=True)
+    if is_automatic(name) or active.filter(name=name).exists():
+        raise ValueError(f"{name} is a model already: choose another name")
+    if not is_automatic(target) and not active.filter(name=target, tenant=None).exists():
+        raise ValueError(f"there is no model {target}: see `manage.py models list`")
 
 
 def _default_name(model: PublicModel) -> str:

@@ -3,7 +3,7 @@ from django.db import connection
 
 from routing.catalogue import load
 from routing.models import RouteRule
-from routing.services.catalogue import add_model, remove_model, slug_of
+from routing.services.catalogue import add_model, remove_model, set_alias, slug_of
 from routing.services.defaults import ensure_default_routes
 
 pytestmark = pytest.mark.django_db
@@ -17,7 +17,7 @@ def test_snapshot_holds_what_is_active(django_assert_num_queries):
     add("Org/Chat-1", "chat")
     add("vec", "embedding")
     ensure_default_routes()
-    with django_assert_num_queries(5):
+    with django_assert_num_queries(6):
         book = load()
     assert set(book.models) == {"Org/Chat-1", "vec"}
     assert [entry.name for entry in book.deployments["Org/Chat-1"]] == ["org-chat-1"]
@@ -32,6 +32,34 @@ def test_snapshot_holds_what_is_active(django_assert_num_queries):
     book = load()
     assert set(book.models) == {"Org/Chat-1"}
     assert book.rules[0].targets == ()
+
+
+def test_an_alias_means_its_target_unless_a_model_has_the_name():
+    add("small", "chat")
+    set_alias("gpt-4o", "small")
+    set_alias("gpt-4o", "auto:code")
+    set_alias("old", "small")
+    book = load()
+    assert [book.named(name) for name in ("gpt-4o", "old", "small", "auto", "none")] == [
+        *("auto:code", "small", "small", "auto", "none")
+    ]
+    add("old", "chat")
+    set_alias("gpt-4o", "")
+    assert [load().named(name) for name in ("gpt-4o", "old")] == ["gpt-4o", "old"]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "reason"),
+    [
+        ("small", "auto", "is a model already"),
+        ("auto:x", "small", "is a model already"),
+        ("new", "none", "no model none"),
+    ],
+)
+def test_an_alias_takes_no_models_name_and_means_a_model(name, target, reason):
+    add("small", "chat")
+    with pytest.raises(ValueError, match=reason):
+        set_alias(name, target)
 
 
 def test_a_model_that_comes_while_it_is_read_is_left_out_whole():

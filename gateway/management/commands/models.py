@@ -1,4 +1,4 @@
-"""``manage.py models add|add-remote|list|remove``: what is served."""
+"""``manage.py models add|add-remote|alias|list|remove``: what is served."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gateway.services.remote_models import add_remote_model
 from gateway.services.worker_specs import WorkerSpecError, engine_config, is_worker_running, save_spec, worker_spec
 from inference.open import remote_dialects
 from routing.models import Adapter, Deployment, Node
-from routing.services.catalogue import LOCAL, remove_model
+from routing.services.catalogue import LOCAL, remove_model, set_alias
 from routing.services.defaults import ensure_default_routes
 
 REMOTE_OPTIONS = ("max_context", "max_output", "concurrency", "shared_prefixes", "images")
@@ -47,6 +47,9 @@ class Command(BaseCommand):
         )
         add.add_argument("--adapter-of", default="", metavar="MODEL", help="the folder is a LoRA adapter of this model")
         add.add_argument("--tenant", default="", help="with --adapter-of: the only tenant that sees it, by its slug")
+        add.add_argument(
+            "--default-max-tokens", type=int, help="most tokens of an answer whose request doesn't say max_tokens"
+        )
         add.add_argument("--options", default="{}", help='engine options as JSON, e.g. {"dtype": "float32"}')
         add.add_argument(
             "--quantization",
@@ -54,6 +57,9 @@ class Command(BaseCommand):
             help="linear layers in eight bits, weights in four, or float8; the checkpoint's precision if not given",
         )
         _add_remote_arguments(verbs.add_parser("add-remote", help="serve a model that runs at a foreign server"))
+        alias = verbs.add_parser("alias", help="another name for a model or auto")
+        alias.add_argument("name", help="as clients ask for it, such as gpt-4o")
+        alias.add_argument("target", nargs="?", default="", help="a model, auto or auto:TASK; none: no alias any more")
         verbs.add_parser("list", help="what is served")
         remove = verbs.add_parser("remove", help="withdraw a model")
         remove.add_argument("name")
@@ -68,6 +74,8 @@ class Command(BaseCommand):
                 self._add(options)
             case "add-remote":
                 self._add_remote(options)
+            case "alias":
+                self._alias(options["name"], options["target"])
             case "list":
                 self._list()
             case "remove":
@@ -86,6 +94,7 @@ class Command(BaseCommand):
                 rate_card=options["rate_card"],
                 options=engine_options,
                 nodes=options["node"] or (LOCAL,),
+                default_max_tokens=options["default_max_tokens"],
                 tell=self._tell,
             )
         except ServiceError as error:
@@ -140,6 +149,13 @@ class Command(BaseCommand):
                     self._follow(node)
                     raise CommandError(f"{name} is not served: {reason}")
                 self._tell(f"no worker runs for {node}" if reason is None else f"served: {name} on {node}")
+
+    def _alias(self, name: str, target: str) -> None:
+        try:
+            set_alias(name, target)
+        except ValueError as error:
+            raise CommandError(str(error)) from error
+        self._tell(f"{name} means {target}" if target else f"{name} is no alias")
 
     def _add_remote(self, options: dict[str, Any]) -> None:
         chosen = {name: options[name] for name in REMOTE_OPTIONS if options[name] is not None}

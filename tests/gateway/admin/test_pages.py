@@ -18,6 +18,7 @@ from billing.services.reconciliation import reconcile_if_due
 from gateway.models import APIKey, Invitation, Membership, Project, RefusalCount, Tenant, User
 from gateway.services import keys, tenants
 from gateway.services.mail import queue_mail
+from routing.catalogue import load
 from routing.models import Deployment, PublicModel
 from tests.gateway.post import sent_mail
 
@@ -263,6 +264,17 @@ def test_a_model_takes_only_a_rate_card_that_has_a_price(operator, db):
         assert set(page.context["adminform"].form.errors) == {"rate_card"}
     assert operator.post(url, {**data, "rate_card": "priced"}).status_code == 302
     assert (PublicModel.objects.get().rate_card, PublicModel.objects.get().kinds) == ("priced", ["chat"])
+
+
+def test_an_alias_is_a_name_that_no_model_has(operator, db):
+    PublicModel.objects.create(name="small", kinds=["chat"], context_length=100, rate_card="x")
+    url = reverse("admin:routing_modelalias_add")
+    for wrong in ({"name": "small", "target": "auto"}, {"name": "gpt-4o", "target": "none"}):
+        assert operator.post(url, wrong).status_code == 200
+    for target in ("small", "auto"):
+        assert operator.post(url, {"name": f"gpt-{target}", "target": target}).status_code == 302
+    assert load().aliases == {"gpt-small": "small", "gpt-auto": "auto"}
+    assert "gpt-auto" in operator.get(reverse("admin:routing_modelalias_changelist")).content.decode()
 
 
 def test_a_renamed_model_tells_whose_plans_and_keys_name_it_by_its_former_name(operator, acme):

@@ -12,6 +12,7 @@ from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.runtime.readiness import operator_token
 from gateway.server.server import gateway_server
+from routing.catalogue import RuleEntry
 from tests.gateway.doubles import make_catalogue
 from tests.gateway.edge.client import ask, assert_error
 from tests.gateway.edge.server import lifespan_with
@@ -92,6 +93,26 @@ async def test_name_with_a_percent_sign_is_taken_as_it_is(app, world):
     odd = replace(MODELS[0], name="50%25")
     world.runtime.snapshot = replace(world.runtime.snapshot, catalogue=make_catalogue(*MODELS, odd))
     assert (await ask(app, "/v1/models/50%25")).json()["id"] == "50%25"  # the path is decoded already
+
+
+@pytest.mark.parametrize(("target", "served"), [("small", "small"), ("auto:chat", "org/big")])
+async def test_an_alias_is_answered_by_its_target(app, world, target, served):
+    rule = RuleEntry("chats", "", "chat", None, None, (("org/big", 1),))
+    catalogue = replace(make_catalogue(*MODELS, rules=(rule,)), aliases={"gpt-4o": target})
+    world.runtime.engines.follow(catalogue.all_deployments())
+    await world.runtime.engines.look()
+    world.runtime.snapshot = replace(world.runtime.snapshot, catalogue=catalogue)
+    hello = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi"}]}
+    assert (await ask(app, "/v1/chat/completions", hello)).json()["model"] == served
+    assert (await ask(app, "/v1/tokenize", {"model": "gpt-4o", "prompt": "Hi"})).status == 200
+    world.set_principal(allowed_models=frozenset({"ranker"}))
+    assert (await ask(app, "/v1/chat/completions", hello)).status in {403, 404}
+
+
+async def test_an_alias_shows_its_target(app, world):
+    catalogue = replace(world.runtime.snapshot.catalogue, aliases={"gpt-4o": "small"})
+    world.runtime.snapshot = replace(world.runtime.snapshot, catalogue=catalogue)
+    assert (await ask(app, "/v1/models/gpt-4o")).json()["id"] == "small"
 
 
 async def test_unknown_model_is_404(app):

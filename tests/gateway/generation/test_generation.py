@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 
 import pytest
 
@@ -19,8 +20,8 @@ from gateway.generation import admission, hold, settlement
 from gateway.generation import generation as generation_module
 from gateway.generation.generation import start_generation
 from inference.messages import Message
-from inference.types import Delta, Finished, FinishReason, Kind, Started, Usage, Vector
-from tests.gateway.doubles import CARD, collect, make_intent, make_stand
+from inference.types import Delta, Finished, FinishReason, Kind, SamplingParams, Started, Usage, Vector
+from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
 
 
 async def start(stand, intent=None, **fields):
@@ -99,6 +100,14 @@ async def test_small_max_tokens_holds_no_more_than_it_can_use():
     assert outcome.reason is FinishReason.LENGTH
     assert outcome.sluice_reason is None
     assert not stand.writer.of(Extend)
+
+
+@pytest.mark.parametrize(("asked", "output"), [({}, 3), ({"max_tokens": 5}, 5), ({"min_tokens": 4}, 4)])
+async def test_a_models_default_bounds_an_answer_whose_request_does_not(asked, output):
+    stand = await make_stand(tokens=100, models=(replace(FAKE, default_max_tokens=3),))
+    _, outcome, _ = await collect(await start(stand, sampling=SamplingParams(**asked)))
+    assert (outcome.usage.output, outcome.reason) == (output, FinishReason.LENGTH)
+    assert stand.writer.reserves[0].amount == 1000 + output * 40
 
 
 async def test_hold_grows_in_doubling_slices_ahead_of_the_stream():

@@ -9,7 +9,7 @@ from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, S
 from billing.trigger_set import _drop
 from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
 from gateway.runtime import epoch_triggers
-from routing.models import Adapter, Deployment, Node, PublicModel, Replica, RouteRule, RouteTarget
+from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
@@ -55,6 +55,7 @@ def rows():
         "card_version": card_version,
         "rate": Rate.objects.create(version=card_version, usage_class="input", rate=1),
         "model": model,
+        "alias": ModelAlias.objects.create(name="a", target="m"),
         "deployment": deployment,
         "node": node,
         "replica": Replica.objects.create(deployment=deployment, node=node),
@@ -80,6 +81,7 @@ BUMPING = [
     ("card_version", "note", "x"),
     ("rate", "rate", 7),
     ("model", "context_length", 11),
+    ("alias", "target", "o"),
     ("deployment", "options", {"a": 1}),
     ("deployment", "is_active", False),
     ("node", "is_active", False),
