@@ -39,7 +39,7 @@ def measure(sizes: Sizes, subject: CudaRunner, length: int, add: Callable[[str, 
         context = length if rows < 64 else length // 2
         plain = speed.decoding(sizes, subject, rows, context)
         for count in sorted({1, min(MOST, rows)}):
-            taken = speed.decoding(sizes, subject, rows, context, keys[:count])
+            taken = speed.decoding(sizes, subject, rows, context, adapters=keys[:count])
             add(
                 f"decoding {rows} rows, {count} adapter{'s' if count > 1 else ''}",
                 f"{rows / taken:.1f} tok/s",

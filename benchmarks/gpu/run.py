@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import argparse
 import gc
+import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 
 from benchmarks.gpu import adapters, checks, speed
 from benchmarks.gpu.shapes import Sizes, full, kv_numbers, matrix_numbers, smoke
 from inference.execution.cuda.device import Device
+from inference.types import SamplingParams
 
 BUDGET = 540  # seconds; what hasn't begun by then is left out, and the table says so
+COMPILERS = 16  # processes that compile kernels
+COMPILING = 180  # seconds; what isn't compiled by then is compiled where it is used
+QUANTIZATIONS = ("", "fp8", "w8a8", "int4")
+CHOSEN = SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
 
 
 class Report:
@@ -53,6 +62,52 @@ class Report:
         )
 
 
+def units(sizes: Sizes) -> dict[str, Callable[[], object]]:
+    """Return what has every kernel compiled, in parts that need nothing of each other, by name."""
+
+    def check(part: Callable[[], Iterator[checks.Check]]) -> None:
+        deque(part(), maxlen=0)
+
+    def steps(quantization: str) -> None:
+        config = sizes.config.__class__(**{**sizes.config.to_dict(), "num_hidden_layers": 1})
+        shallow = replace(sizes, config=config)
+        subject = speed.runner(shallow, quantization, None)
+        subject.capture()
+        speed.prefilling(shallow, subject)
+        speed.decoding(shallow, subject, 1, sizes.context // 4, sampling=CHOSEN)
+
+    found: dict[str, Callable[[], object]] = {
+        f"steps {quantization}".strip(): partial(steps, quantization) for quantization in QUANTIZATIONS
+    }
+    return found | {name: partial(check, part) for name, part in checks.parts(sizes).items()}
+
+
+def compile_first(report: Report, names: Iterable[str], arguments: Sequence[str]) -> None:
+    """Run the units in processes of their own, whose kernels stay in Triton's cache: one after the other they would
+    take most of the time.
+    """
+    waiting = deque(names)
+    running: dict[subprocess.Popen[bytes], str] = {}
+    began, failed = time.perf_counter(), []
+    while (waiting or running) and time.perf_counter() - began < COMPILING:
+        while waiting and len(running) < COMPILERS:
+            name = waiting.popleft()
+            command = [sys.executable, "-m", "benchmarks.gpu.run", *arguments, "--only", name]
+            running[subprocess.Popen(command)] = name
+        for process in [one for one in running if one.poll() is not None]:
+            name = running.pop(process)
+            if process.returncode:
+                failed.append(name)
+        time.sleep(0.05)
+    for process in running:
+        process.kill()
+    late = [*running.values(), *waiting]
+    remark = "; ".join(
+        f"{what}: {', '.join(names)}" for what, names in (("failed", failed), ("not in time", late)) if names
+    )
+    report.add("kernels compiled", f"in {time.perf_counter() - began:.0f} s", remark)
+
+
 def check_kernels(report: Report, sizes: Sizes) -> None:
     found = checks.run(sizes)
     failed = [check for check in found if not check[1] <= check[2]]
@@ -88,7 +143,7 @@ def measure(report: Report, sizes: Sizes, host: Device | None) -> None:
         report.add(f"{label}, graphs", subject.graphs.failure or "captured")
         width = 1 if quantization in {"fp8", "w8a8"} else 0.5 if quantization == "int4" else sizes.dtype.itemsize
         moved = matrix_numbers(config) * width + kv_numbers(config) * length * sizes.dtype.itemsize
-        for rows in sorted({1, 8, 32, sizes.rows}):
+        for rows in sorted({1, 8, 32, 128, sizes.rows}):
             if rows > sizes.rows:
                 continue
             seconds = speed.decoding(sizes, subject, rows, length if rows < 64 else length // 2)
@@ -98,6 +153,10 @@ def measure(report: Report, sizes: Sizes, host: Device | None) -> None:
                 share = moved / seconds / results["copied"]
                 remark = f"{share:.0%} of the bandwidth" + (" (goal 80 %)" if not quantization else "")
             report.add(f"{label}, decoding {rows} rows", f"{rows / seconds:.1f} tok/s", remark)
+        if not quantization:
+            rows = min(32, sizes.rows)
+            seconds = speed.decoding(sizes, subject, rows, length, sampling=CHOSEN)
+            report.add(f"{label}, decoding {rows} rows by top-k and top-p", f"{rows / seconds:.1f} tok/s")
         seconds = speed.prefilling(sizes, subject)
         # The head is multiplied with the last token of each prompt alone.
         work = 2 * (matrix_numbers(config) - config.vocab_size * config.hidden_size) * sizes.step / seconds
@@ -112,8 +171,18 @@ def measure(report: Report, sizes: Sizes, host: Device | None) -> None:
             report.add(f"{label}, mixed workload", f"{results[f'{label} mixed']:.0f} tok/s")
 
     base = str(sizes.dtype).removeprefix("torch.")
-    report.attempt(base, lambda: steps(""))
-    report.attempt("fp8", lambda: steps("fp8"))
+
+    def far() -> None:
+        longer = replace(sizes, context=sizes.longest, rows=min(8, sizes.rows))
+        subject = speed.runner(longer, "", host)
+        subject.capture()
+        for length in (sizes.context, sizes.longest * 9 // 10):
+            seconds = speed.decoding(longer, subject, 1, length)
+            report.add(f"{base}, decoding 1 row of {length} tokens in {sizes.longest}", f"{1 / seconds:.1f} tok/s")
+
+    for quantization in QUANTIZATIONS:
+        report.attempt(quantization or base, lambda quantization=quantization: steps(quantization))
+    report.attempt("long contexts", far)
     if f"{base} 1" in results and "fp8 1" in results:
         report.add("fp8 over 16 bits, batch 1", f"{results['fp8 1'] / results[f'{base} 1']:.2f} ×", "goal 1.6 ×")
 
@@ -124,18 +193,21 @@ def measure(report: Report, sizes: Sizes, host: Device | None) -> None:
             report.add("ours over it", f"{results[f'{base} mixed'] / rate:.1f} ×", "goal 5 ×")
 
     report.attempt("transformers' continuous batching", peer)
-    for quantization in ("w8a8", "int4"):
-        report.attempt(quantization, lambda quantization=quantization: steps(quantization))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="tiny shapes on the CPU, in Triton's interpreter")
-    is_smoke = parser.parse_args().smoke
+    parser.add_argument("--only", metavar="UNIT", help="have the kernels of one part compiled, and measure nothing")
+    arguments = parser.parse_args()
+    is_smoke: bool = arguments.smoke
     if not is_smoke and not torch.cuda.is_available():
         print("there is no GPU here; --smoke shows that the script works without one", file=sys.stderr)
         return 2
     sizes = smoke() if is_smoke else full()
+    if arguments.only is not None:
+        units(sizes)[arguments.only]()
+        return 0
     host: Device | None = None
     if is_smoke:
         from tests.inference.execution.cuda.host import HostDevice
@@ -152,6 +224,9 @@ def main() -> int:
         where,
         f"torch {torch.__version__}, triton {triton.__version__}, transformers {transformers.__version__}",
     )
+    # In the interpreter nothing is compiled: one part shows that the processes work.
+    names, given = (["sampling"], ["--smoke"]) if is_smoke else (list(units(sizes)), [])
+    report.attempt("compiling", lambda: compile_first(report, names, given))
     report.attempt("kernels", lambda: check_kernels(report, sizes))
     measure(report, sizes, host)
     print("\n" + report.table())

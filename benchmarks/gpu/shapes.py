@@ -13,7 +13,7 @@ from inference.execution.triton_operators import TritonOperators
 
 @dataclass(frozen=True)
 class Sizes:
-    """What one run measures; `context` bounds a row, `rows` a step, `step` its tokens."""
+    """What one run measures; `context` bounds a row, `rows` a step, `step` its tokens, `longest` a row of few."""
 
     device: torch.device
     dtype: torch.dtype
@@ -27,6 +27,7 @@ class Sizes:
     requests: int
     matrix: int
     copied: int  # numbers that the bandwidth is measured with
+    longest: int
 
 
 def full() -> Sizes:
@@ -38,7 +39,7 @@ def full() -> Sizes:
         num_hidden_layers=32,
         num_attention_heads=32,
         num_key_value_heads=8,
-        max_position_embeddings=8192,
+        max_position_embeddings=131072,
         tie_word_embeddings=False,
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
     )
@@ -55,6 +56,7 @@ def full() -> Sizes:
         requests=256,
         matrix=8192,
         copied=1 << 31,
+        longest=131072,
     )
 
 
@@ -84,6 +86,7 @@ def smoke() -> Sizes:
         requests=3,
         matrix=64,
         copied=1 << 10,
+        longest=128,
     )
 
 

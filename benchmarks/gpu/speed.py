@@ -74,10 +74,18 @@ def runner(sizes: Sizes, quantization: str, device: Device | None, rows: int = 0
 
 
 def row(slot: int, ids: tuple[int, ...], start: int, blocks: tuple[int, ...], *, index: int = 0, **more: Any) -> Row:
-    return Row(slot, str(slot), ids, start, blocks, True, index, GREEDY, slot, **more)
+    return Row(slot, str(slot), ids, start, blocks, True, index, more.pop("sampling", GREEDY), slot, **more)
 
 
-def decoding(sizes: Sizes, subject: CudaRunner, rows: int, length: int, adapters: Sequence[str] = ("",)) -> float:
+def decoding(
+    sizes: Sizes,
+    subject: CudaRunner,
+    rows: int,
+    length: int,
+    *,
+    adapters: Sequence[str] = ("",),
+    sampling: SamplingParams = GREEDY,
+) -> float:
     """Seconds of a step of `rows` rows whose contexts are about `length`, each launched before the last is known.
 
     The rows have these adapters in turns, "" for none.
@@ -86,7 +94,8 @@ def decoding(sizes: Sizes, subject: CudaRunner, rows: int, length: int, adapters
     length = min(length, per * BLOCK - sizes.steps - 1)
     tables = [tuple(range(1 + slot * per, 1 + (slot + 1) * per)) for slot in range(rows)]
     keys = [adapters[slot % len(adapters)] for slot in range(rows)]
-    begun = tuple(row(slot, (5,), length, tables[slot], adapter=keys[slot]) for slot in range(rows))
+    more = [{"adapter": key, "sampling": sampling} for key in keys]
+    begun = tuple(row(slot, (5,), length, tables[slot], **more[slot]) for slot in range(rows))
     first = subject.launch(StepPlan(0, begun)).wait()
     assert all(isinstance(answer, RowResult) for answer in first.rows), first.rows
     pending = None
@@ -95,8 +104,7 @@ def decoding(sizes: Sizes, subject: CudaRunner, rows: int, length: int, adapters
         plan = StepPlan(
             step,
             tuple(
-                row(s, (), length + 1 + step, tables[s], index=step + 1, follows=True, adapter=keys[s])
-                for s in range(rows)
+                row(s, (), length + 1 + step, tables[s], index=step + 1, follows=True, **more[s]) for s in range(rows)
             ),
         )
         launched = subject.launch(plan)

@@ -20,6 +20,7 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of `environment` that a worker process gets, with those that it needs besides."""
     # An OpenMP thread that lost its core for a moment must not stall the others; see docs/decisions.
     defaults = {"GOMP_SPINCOUNT": "1000", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+    defaults["TRITON_CACHE_DIR"] = str(settings.SLUICE_HOME / "cache" / "triton")  # compiled once for all starts
     return {**defaults, **_kept(environment, _RUNNING), "SLUICE_HOME": str(settings.SLUICE_HOME)}
 
 

@@ -9,7 +9,7 @@ import torch
 from inference.core.step import Row, StepPlan
 from inference.errors import ModelRefusedError
 from inference.execution.attention.base import Attention
-from inference.execution.attention.triton import TritonAttention
+from inference.execution.attention.triton import FEW, TritonAttention
 from inference.execution.backend import CausalBackend
 from inference.execution.cuda.device import Device
 from inference.execution.cuda.runner import CudaRunner
@@ -48,7 +48,8 @@ class Built:
 def build(model: CausalBackend, device: Device, sizes: Sizes) -> Built:
     """Size the cache, capture the decoding steps and return the runner; raise ModelRefusedError with the reason.
 
-    A step that fails while it is measured raises what it raised. Where capturing fails, decoding runs without graphs.
+    A step that fails while it is measured, or runs first, raises what it raised. Where capturing fails, decoding runs
+    without graphs.
     """
     if sizes.kv_dtype == "fp8" and device.capability < FLOAT8_CAPABILITY:
         major, minor = device.capability
@@ -61,6 +62,7 @@ def build(model: CausalBackend, device: Device, sizes: Sizes) -> Built:
     blocks = room.blocks(spec, sizes.block_size, tokens=sizes.kv_tokens, max_tokens=sizes.limit * sizes.rows)
     runner, cache, attention = _runner(model, device, spec, sizes, blocks)
     runner.capture()
+    _first_steps(runner, sizes, blocks)
     captured = f"captured for up to {sizes.rows} rows"
     return Built(runner, cache, attention, f"none: {runner.graphs.failure}" if runner.graphs.failure else captured)
 
@@ -76,6 +78,26 @@ def _runner(
         raise ModelRefusedError(f"fp8 K/V need the Triton kernels, and attention is by {attention.name}")
     runner = CudaRunner(model, attention, device, limit=sizes.limit, max_tokens=max(sizes.tokens, sizes.rows))
     return runner, cache, attention
+
+
+def _first_steps(runner: CudaRunner, sizes: Sizes, blocks: int) -> None:
+    """Run a step of each kind that none was yet: a kernel compiles at its first use, which would hold all streams up.
+
+    Prompts of the lengths from which linear layers take another kernel, one with a row that decodes, and drafts.
+    """
+    table = tuple(range(1, min(-(-sizes.limit // sizes.block_size) + 1, blocks)))
+    most = min(sizes.limit, sizes.tokens, len(table) * sizes.block_size)
+
+    def row(slot: int, count: int, *, drafts: int = 0) -> Row:
+        return Row(slot, "first", (0,) * count, 0, table, True, 0, SamplingParams(), 0, drafts=drafts)
+
+    steps = [[row(0, count)] for count in {min(count, most) for count in (FEW + 1, 16, 32, 64, 65)}]
+    if most > FEW:
+        steps.append([row(0, FEW, drafts=1)])
+    if most > FEW and sizes.rows > 1 and sizes.tokens > FEW + 1:
+        steps.append([row(0, 1), row(1, FEW + 1)])
+    for rows in steps:
+        runner.launch(StepPlan(0, tuple(rows))).wait()
 
 
 def _largest_step(model: CausalBackend, device: Device, spec: KVSpec, sizes: Sizes) -> None:

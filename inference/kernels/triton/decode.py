@@ -1,7 +1,8 @@
 """Attention of rows with few queries over long contexts: the keys are split, the parts merged (FlashDecoding).
 
-A split has a fixed number of keys, so that a row's result doesn't depend on its batch: only how many programs share its
-splits does. Each split's part is written by itself, and the merge adds them in their order.
+How many keys a split has depends on the row's own length alone, so that a row's result depends neither on its batch nor
+on how long others may become: only how many programs share its splits does. Each split's part is written by itself, and
+the merge adds them in their order.
 """
 
 from __future__ import annotations
@@ -13,6 +14,16 @@ import triton.language as tl
 from inference.kernels.triton.softmax import LOG2E, attend_keys, load_queries
 
 MAX_SPLITS = 16
+LEAST_KEYS = tl.constexpr(256)  # of a split
+
+
+@triton.jit
+def _split_keys(length, SPLITS: tl.constexpr):
+    """How many keys a split of a row of `length` has: LEAST_KEYS, doubled until SPLITS of them hold the row."""
+    count = length * 0 + LEAST_KEYS
+    for _ in tl.static_range(16):
+        count = tl.where(count * SPLITS < length, count * 2, count)
+    return count
 
 
 @triton.jit
@@ -42,7 +53,6 @@ def _decode(
     PADDED_KEY_DIM: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     PADDED_VALUE_DIM: tl.constexpr,
-    SPLIT: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     row = tl.program_id(0)
@@ -61,18 +71,19 @@ def _decode(
     head = kv_head * GROUP + lane % GROUP
     position = length - count + number
     q = load_queries(query, token, head, valid, query_stride, KEY_DIM, PADDED_KEY_DIM)
+    size = _split_keys(length, SPLITS)
     first = 0
     if WINDOW > 0:
-        first = tl.maximum(length - count - WINDOW + 1, 0) // SPLIT
+        first = tl.maximum(length - count - WINDOW + 1, 0) // size
     column = tl.arange(0, PADDED_VALUE_DIM)
-    for split in range(first + tl.program_id(2), tl.cdiv(length, SPLIT), tl.num_programs(2)):
+    for split in range(first + tl.program_id(2), tl.cdiv(length, size), tl.num_programs(2)):
         peak = tl.full([BLOCK_M], float("-inf"), tl.float32)
         total = tl.zeros([BLOCK_M], tl.float32)
         acc = tl.zeros([BLOCK_M, PADDED_VALUE_DIM], tl.float32)
-        low = split * SPLIT
+        low = split * size
         if WINDOW > 0:
             low = tl.maximum(low, tl.maximum(length - count - WINDOW + 1, 0) // BLOCK_N * BLOCK_N)
-        limit = tl.minimum(split * SPLIT + SPLIT, length)
+        limit = tl.minimum(split * size + size, length)
         acc, peak, total = attend_keys(
             q, acc, peak, total, position, low, limit, table, keys, values, kv_head, scale, softcap, kv_heads,
             WINDOW, HAS_SOFTCAP, BLOCK_SIZE, BLOCK_N, KEY_DIM, PADDED_KEY_DIM, VALUE_DIM, PADDED_VALUE_DIM,
@@ -103,7 +114,6 @@ def _merge(
     HAS_SINKS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     PADDED_VALUE_DIM: tl.constexpr,
-    SPLIT: tl.constexpr,
     SPLITS: tl.constexpr,
 ):
     row = tl.program_id(0) // MAX_QUERIES
@@ -114,11 +124,12 @@ def _merge(
     if (number >= count) | (count > MAX_QUERIES):
         return
     length = tl.load(lengths + row)
+    size = _split_keys(length, SPLITS)
     first = 0
     if WINDOW > 0:
-        first = tl.maximum(length - count - WINDOW + 1, 0) // SPLIT
+        first = tl.maximum(length - count - WINDOW + 1, 0) // size
     split = tl.arange(0, SPLITS)
-    used = (split >= first) & (split < tl.cdiv(length, SPLIT))
+    used = (split >= first) & (split < tl.cdiv(length, size))
     part = (tl.program_id(0).to(tl.int64) * heads + head) * SPLITS + split
     log = tl.load(logs + part, mask=used, other=float("-inf"))
     peak = tl.max(log, 0)
@@ -139,11 +150,6 @@ def _merge(
     mixed = tl.sum(value * weight[:, None], 0) * value_scale / tl.where(total > 0.0, total, 1.0)
     at = ((begin + number).to(tl.int64) * heads + head) * VALUE_DIM + column
     tl.store(out + at, mixed.to(out.dtype.element_ty), mask=column < VALUE_DIM)
-
-
-def split_size(context: int) -> int:
-    """Return how many keys a split has where no row is longer than `context`: at least 256, MAX_SPLITS at most."""
-    return max(256, int(triton.next_power_of_2(triton.cdiv(context, MAX_SPLITS))))
 
 
 def decode(
@@ -173,8 +179,8 @@ def decode(
     kv_heads, block_size, value_dim = values.shape[1:]
     rows = lengths.shape[0]
     group = heads // kv_heads
-    split = split_size(tables.shape[1] * block_size)
-    splits = triton.next_power_of_2(triton.cdiv(tables.shape[1] * block_size, split))
+    longest = tables.shape[1] * block_size
+    splits = min(MAX_SPLITS, int(triton.next_power_of_2(triton.cdiv(longest, LEAST_KEYS.value))))
     parts = torch.empty(rows * max_queries, heads, splits, value_dim, dtype=torch.float32, device=query.device)
     logs = torch.empty(rows * max_queries, heads, splits, dtype=torch.float32, device=query.device)
     programs = min(splits, max(1, 2 * processors // (rows * kv_heads)))
@@ -206,7 +212,6 @@ def decode(
         PADDED_KEY_DIM=max(16, triton.next_power_of_2(key_dim)),
         VALUE_DIM=value_dim,
         PADDED_VALUE_DIM=padded_value_dim,
-        SPLIT=split,
         SPLITS=splits,
         num_warps=4,
         num_stages=3,
@@ -225,7 +230,6 @@ def decode(
         HAS_SINKS=sinks is not None,
         VALUE_DIM=value_dim,
         PADDED_VALUE_DIM=padded_value_dim,
-        SPLIT=split,
         SPLITS=splits,
         num_warps=4,
     )

@@ -42,7 +42,7 @@ def quantise_int4(weight: torch.Tensor, group: int = 128) -> Int4Weight:
     return Int4Weight(packed.view(rows, width // 2).contiguous(), scales, zeros.to(torch.uint8), group)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _int4_matvec(
     x,
     packed,

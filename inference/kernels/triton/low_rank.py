@@ -29,7 +29,7 @@ Part = tuple[int, torch.Tensor, torch.Tensor]
 """A module of a layer: where its outputs begin, `down` [rank, inputs] and `up` [outputs, rank]."""
 
 
-@triton.jit(do_not_specialize=["place"])
+@triton.jit(do_not_specialize=["place", "tokens"])
 def _shrink(
     tiles,
     place,
@@ -79,7 +79,7 @@ def _shrink(
                 tl.store(at, acc, mask=real[:, None] & (r < ranks)[None, :])
 
 
-@triton.jit(do_not_specialize=["place"])
+@triton.jit(do_not_specialize=["place", "tokens"])
 def _expand(
     tiles,
     place,

@@ -9,7 +9,7 @@ import triton.language as tl
 GROUP_M = 8  # row tiles that share their weight tiles in the cache
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _scaled_matmul(
     x,
     weight,

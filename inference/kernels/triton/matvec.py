@@ -13,7 +13,7 @@ import triton.language as tl
 MAX_ROWS = 64
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def _matvec(
     x,
     weight,

@@ -27,7 +27,7 @@ def _row_of(begins, tile, rows, BLOCK_Q: tl.constexpr):
     return low - 1
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "min_queries"])
 def _prefill(
     query,
     keys,
@@ -42,10 +42,10 @@ def _prefill(
     softcap,
     value_scale,
     rows,
+    min_queries,
     kv_heads,
     query_stride,
     table_width,
-    MIN_QUERIES: tl.constexpr,
     GROUP: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_SOFTCAP: tl.constexpr,
@@ -65,7 +65,7 @@ def _prefill(
     begin = tl.load(begins + row)
     count = tl.load(begins + row + 1) - begin
     first = (tile - (begin // BLOCK_Q + row)) * BLOCK_Q  # the tile's first query within its row
-    if (first >= count) | (count < MIN_QUERIES):
+    if (first >= count) | (count < min_queries):
         return
     length = tl.load(lengths + row)
     table = tables + tl.load(slots + row).to(tl.int64) * table_width
@@ -151,10 +151,10 @@ def prefill(
         softcap,
         value_scale,
         rows,
+        min_queries,
         kv_heads,
         query.stride(0),
         tables.stride(0),
-        MIN_QUERIES=min_queries,
         GROUP=group,
         WINDOW=window,
         HAS_SOFTCAP=softcap > 0,

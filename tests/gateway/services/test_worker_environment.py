@@ -47,6 +47,7 @@ def test_a_worker_inherits_no_secret(executed, monkeypatch, tmp_path):
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["SLUICE_HEARTBEAT"] == "/tmp/beat"
     assert environment["SLUICE_HOME"] == str(tmp_path)
+    assert environment["TRITON_CACHE_DIR"] == str(tmp_path / "cache/triton")
     assert environment["PATH"] == os.environ["PATH"]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from transformers import AutoConfig
+from triton.runtime.interpreter import GridExecutor
 
 from inference.architectures import load
 from inference.architectures.decoder import Decoder
@@ -86,6 +87,34 @@ def test_what_cannot_be_captured_runs_without_graphs(folder: Path) -> None:
     built = build(model(folder, TorchOperators()), HostDevice(fails=RuntimeError("no capture")), SIZES)
     assert built.graphs == "none: no capture"
     assert isinstance(run(built.runner)[0], int)
+
+
+@pytest.mark.parametrize("quantization", first(["w8a8", "", "int4"]))
+def test_no_kernel_is_used_first_by_a_stream(folder: Path, monkeypatch: pytest.MonkeyPatch, quantization: str) -> None:
+    """Compiling one takes seconds, in the thread of all streams."""
+    launched: set[tuple[object, ...]] = set()
+    run_kernel = GridExecutor.__call__
+
+    def noted(kernel: GridExecutor, *args: object, **options: object) -> None:
+        launched.add((kernel.fn.__name__, *sorted((name, str(value)) for name, value in options.items())))
+        run_kernel(kernel, *args, **options)
+
+    monkeypatch.setattr(GridExecutor, "__call__", noted)
+    sizes = Sizes(limit=96, rows=8, tokens=80, block_size=16)
+    runner = build(model(folder, TritonOperators(torch.device("cpu"), quantization)), HostDevice(), sizes).runner
+    built = set(launched)
+    launched.clear()
+
+    def row(slot: int, count: int, start: int = 0, drafts: int = 0) -> Row:
+        sampling = SamplingParams(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1)
+        return Row(slot, str(slot), (1,) * count, start, (1, 2, 3, 4, 5), True, 0, sampling, 0, drafts=drafts)
+
+    for rows in ([row(0, n)] for n in (1, 2, 17, 66)):
+        runner.launch(StepPlan(0, tuple(rows))).wait()
+    for rows in ([row(0, 1, 30), row(1, 9), row(2, 33)], [row(0, 3, 5, drafts=2), row(1, 1, 9)]):
+        runner.launch(StepPlan(0, tuple(rows))).wait()
+    assert launched
+    assert launched - built == set()
 
 
 def test_float8_keys_and_values_take_half_of_sixteen_bits(folder: Path) -> None:

@@ -68,14 +68,14 @@ def record(kernel: JITFunction[Any], *args: Any, grid: Any, warmup: bool, **opti
         elif isinstance(value, torch.Tensor):
             signature[parameter.name] = f"*{NAMES[value.dtype]}"
             aligned[number,] = [["tt.divisibility", 16]]
-        elif not isinstance(value, float) and value == 1:  # Triton compiles a variant of its own for it
+        elif not isinstance(value, float) and value == 1 and not parameter.do_not_specialize:  # a variant of its own
             signature[parameter.name] = "constexpr"
             constants[parameter.name] = 1
         elif isinstance(value, float):
             signature[parameter.name] = "fp32"
         else:
             signature[parameter.name] = "i32" if abs(value) < 1 << 31 else "i64"
-            if value % 16 == 0:
+            if value % 16 == 0 and not parameter.do_not_specialize:
                 aligned[number,] = [["tt.divisibility", 16]]
     types = " ".join(kind for kind in signature.values() if kind != "constexpr")
     key = f"{kernel.fn.__name__} {types} {constants} {options}"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.gpu import reference
-from inference.kernels.triton.decode import decode, split_size
+from inference.kernels.triton.decode import decode
 from inference.kernels.triton.prefill import prefill
 
 pytestmark = pytest.mark.slow
@@ -188,6 +188,14 @@ def test_a_row_is_the_same_bits_in_any_batch() -> None:
         assert torch.equal(run(decode, alone, processors=1)[0], together[row])
 
 
+def test_a_row_is_split_by_its_own_length_however_long_others_may_be() -> None:
+    rows = [(1, 4097), (1, 300), (3, 1025)]
+    narrow, wide = make(rows, heads=2, kv_heads=1, width=260), make(rows, heads=2, kv_heads=1, width=8192)
+    check(decode, wide, extra={"processors": 8, "max_queries": 3})
+    found = [run(decode, step, processors=8, max_queries=3) for step in (narrow, wide)]
+    assert torch.equal(*found)
+
+
 def test_a_chunked_prompt_is_the_same_bits_as_a_whole_one() -> None:
     whole = make([(150, 150)], dtype=torch.float16)
     expected = run(prefill, whole)
@@ -203,12 +211,6 @@ def test_a_chunked_prompt_is_the_same_bits_as_a_whole_one() -> None:
             whole.tables,
         )
         assert torch.equal(run(prefill, chunk), expected[begin:end])
-
-
-def test_a_split_never_exceeds_its_bound() -> None:
-    for context in (1, 4096, 8192, 8193, 131072):
-        assert split_size(context) >= 256
-        assert split_size(context) * 16 >= context
 
 
 def test_blocks_beyond_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
