@@ -13,7 +13,43 @@ from typing import Any
 
 ARCHITECTURES = ("auto", "decoder", "transformers", "encoder", "fake")
 QUANTIZATIONS = ("", "w8a8", "int4", "fp8")
-TOOLS = ("auto", "generic", "off", "hermes", "llama3", "mistral")
+TOOLS = (
+    "auto",
+    "generic",
+    "off",
+    "hermes",
+    "llama3",
+    "mistral",
+    "mistral-args",
+    "qwen3-coder",
+    "seed-oss",
+    "glm",
+    "hunyuan3",
+    "minimax-m2",
+    "deepseek-v3",
+    "deepseek-v3.1",
+    "deepseek-v3.2",
+    "deepseek-v4",
+    "kimi",
+    "harmony",
+    "solar",
+    "gemma4",
+    "function-gemma",
+    "phi4",
+    "granite",
+    "granite-20b",
+    "nemotron",
+    "tool-calls",
+    "cohere",
+    "apertus",
+    "internlm",
+    "gigachat3",
+    "gigachat",
+    "functionary",
+    "lfm2",
+    "olmo3",
+    "pythonic",
+)
 REASONING = re.compile(r"auto|off|\S+ \S+")
 POOLING = ("cls", "mean", "lasttoken", "max", "mean_sqrt_len_tokens")
 TIERS = ("auto", "c", "torch", "reference")

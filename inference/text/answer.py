@@ -9,17 +9,18 @@ White space between these is dropped. What looks like a call and is none becomes
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from inference.text.calls import CallFormat, CallReader, MalformedError
+from inference.text.call_formats import CallFormat, marks_in
+from inference.text.call_reader import SPACE, CallReader, Kinds, MalformedError
+from inference.text.calls import read_calls
 from inference.types import CallPiece, Told
 
-SPACE = " \t\r\n"  # begins no answer
 _LEAST_BEGUN = 3  # characters of a marker at the end of a cut answer that are taken for its beginning
 
 
@@ -41,20 +42,23 @@ class Markers:
 class Parsing:
     """How an answer is read: its thought stands between `markers`, and begins in the prompt if it `thinks` already.
 
-    Calls of the functions `names` are written in the format `calls`; with `once` the answer ends behind the first.
+    Calls of the `functions`, of whose parameters it has the types, are written in the format `calls`; with `once` the
+    answer ends behind the first. The texts `silent` stand around its parts and belong to none; with them a thought may
+    stand anywhere.
     """
 
     markers: Markers | None = None
     thinks: bool = False
     calls: CallFormat | None = None
-    names: frozenset[str] = frozenset()
+    functions: Mapping[str, Kinds] = field(default_factory=dict)
     once: bool = False
+    silent: tuple[str, ...] = ()
 
     @property
     def marks(self) -> tuple[str, ...]:
         """The control tokens whose text is needed."""
         thought = (self.markers.begin, self.markers.end) if self.markers is not None else ()
-        return (*thought, *(self.calls.marks if self.calls is not None else ()))
+        return (*marks_in(*thought, *self.silent), *(self.calls.marks if self.calls is not None else ()))
 
 
 class AnswerParser:
@@ -75,9 +79,14 @@ class AnswerParser:
         self._is_cut = False
         self._space = ""  # what stood before the opener that was found
         self._at_rest = False  # text without any of `_alarming` is text, however it goes on
-        self._reader = CallReader(parsing.names, self._identify, self._call, once=parsing.once)
-        openers = parsing.calls.openers if parsing.calls is not None else ()
-        self._alarming = frozenset((*SPACE, *(opener[0] for opener in openers)) if openers else ())
+        self._reader = CallReader(parsing.functions, self._identify, self._call, once=parsing.once)
+        markers, calls = parsing.markers, parsing.calls
+        thought = (markers.begin,) if markers is not None else ()
+        begins = calls.begins if calls is not None else ()
+        self._openers = (*(calls.openers if calls is not None else ()), *parsing.silent)
+        self._openers += thought if parsing.silent else ()
+        self._at_begin = (*thought, *begins)  # what opens a part at the very beginning alone
+        self._alarming = frozenset((*SPACE, *(opener[0] for opener in self._openers)) if self._openers else ())
         self._steps = self._answer()
         next(self._steps)
 
@@ -138,13 +147,12 @@ class AnswerParser:
         if self._parsing.thinks and markers is not None:
             before = yield from self._think(markers)
         while True:
-            openers = list(calls.openers) if calls is not None else []
-            if not self._has_begun:
-                openers += [markers.begin] if markers is not None else []
-                openers += [calls.begins] if calls is not None and calls.begins else []
-            found = yield from self._until(openers, before=before)
+            at_begin = () if self._has_begun else self._at_begin
+            found = yield from self._until((*self._openers, *at_begin), before=before)
             if not found:
                 return
+            if found in self._parsing.silent:
+                continue
             if markers is not None and found == markers.begin:
                 before = yield from self._think(markers)
             else:
@@ -155,7 +163,7 @@ class AnswerParser:
 
     def _think(self, markers: Markers) -> Generator[None, str, _Kind]:
         self.is_thinking = self._has_begun = True
-        yield from self._until([markers.end], kind=_Kind.THOUGHT, before=_Kind.THOUGHT)
+        yield from self._until((markers.end,), kind=_Kind.THOUGHT, before=_Kind.THOUGHT)
         self.is_thinking = False
         return _Kind.THOUGHT
 
@@ -163,13 +171,14 @@ class AnswerParser:
         """Read the calls behind `opener`; return what they were."""
         reader, known = self._reader, self._reader.count
         reader.raw = self._space
-        if opener == calls.begins:
+        if opener in calls.begins:
             reader.put_back(opener)
+            opener = ""
         else:
             reader.raw += opener
         self.is_calling = True
         try:
-            yield from calls.read(reader)
+            yield from read_calls(reader, calls, opener)
         except MalformedError:
             if not self._is_cut and (reader.raw.strip() or reader.count == known):
                 self._tell(_Kind.TEXT, reader.raw)
@@ -178,7 +187,7 @@ class AnswerParser:
         self.is_calling = False
         return _Kind.CALLS if reader.count > known else _Kind.TEXT
 
-    def _until(self, openers: list[str], *, kind: _Kind = _Kind.TEXT, before: _Kind) -> Generator[None, str, str]:
+    def _until(self, openers: tuple[str, ...], *, kind: _Kind = _Kind.TEXT, before: _Kind) -> Generator[None, str, str]:
         """Tell what comes before the first of `openers` and return that, "" at the end.
 
         White space between parts of different kinds is dropped, so it is held back; `before` is what came before.
@@ -205,8 +214,7 @@ class AnswerParser:
                 self._tell(kind, first if is_first else space + first)
                 space, has_told = "", True
                 if kind is _Kind.TEXT:  # thought, and calls without an opener, stand at the beginning only
-                    calls = self._parsing.calls
-                    openers = [opener for opener in openers if calls is not None and opener in calls.openers]
+                    openers = self._openers
             if held in openers:
                 self._space = "" if before is _Kind.THOUGHT and not has_told else space
                 return held

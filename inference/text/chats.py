@@ -2,38 +2,47 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from inference.errors import InvalidRequestError
 from inference.guidance.thinking import Thought
-from inference.text.answer import SPACE, Markers, Parsing
-from inference.text.calls import FORMATS, CallFormat, format_of
+from inference.text.answer import Markers, Parsing
+from inference.text.call_formats import FORMATS, GENERIC, CallFormat
+from inference.text.call_reader import SPACE
+from inference.text.parameter_kinds import kinds_of
+from inference.text.recognition import recognised
 from inference.text.tokenizer import Tokenizer
-from inference.text.tool_grammars import guidance_of_tools
+from inference.text.tool_grammars import framed, guidance_of_tools
 from inference.text.turns import Rendering
 from inference.tools import ToolMode, Tools
 from inference.types import GenerationRequest, Guidance
+
+log = logging.getLogger(__name__)
 
 _MARKERS = (
     Markers("<think>", "</think>"),
     Markers("[THINK]", "[/THINK]"),
     Markers("<|START_THINKING|>", "<|END_THINKING|>"),
     Markers("<seed:think>", "</seed:think>"),
+    Markers("<|channel>thought\n", "<channel|>"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Chats:
     """How one model's chats are rendered and read. `calls` is None where the deployment takes no tools; `is_generic`
-    says that its template knows none, so that a prompt of ours tells the model about them.
+    says that its template knows none, so that a prompt of ours tells the model about them, and `is_single` that it
+    takes one call in each turn; without `has_place` calls of earlier turns are told in their text.
     """
 
     calls: CallFormat | None
     is_generic: bool
     markers: Markers | None
-    has_bare_calls: bool = False  # Mistral's newer form
+    is_single: bool = False
+    has_place: bool = True
     control: Mapping[str, int] = field(default_factory=dict)  # the ids of the format's marks that are control tokens
     names: frozenset[str] = frozenset()  # of the values that its template can be given
 
@@ -45,15 +54,23 @@ class Chats:
         markers with a space between them; "auto" is both's default.
         """
         tools, reasoning = options.get("tools", "auto"), options.get("reasoning", "auto")
-        calls = FORMATS.get(tools) if tools != "auto" else format_of(template)
+        wanted = FORMATS.get(tools)
+        found = None
+        if tokenizer is not None and template and (wanted or tools == "auto"):
+            found = recognised(tokenizer, (wanted,) if wanted is not None else tuple(FORMATS.values()))
+        if found is None and tools == "auto" and "tools" in template:
+            log.warning("no known format of calls was found in the chat template: functions are told by our own prompt")
+        calls = found.calls if found is not None else wanted
         is_generic = calls is None and tools != "off"
         if reasoning == "auto":
-            markers = next((known for known in _MARKERS if known.end in template), None)
+            own = Markers(*calls.thought) if calls is not None and calls.thought is not None else None
+            markers = own or next((known for known in _MARKERS if known.end in template), None)
         else:
             markers = None if reasoning == "off" else Markers(*reasoning.split(" "))
-        calls = FORMATS["hermes"] if is_generic else calls
+        calls = GENERIC if is_generic else calls
         control = tokenizer.control_ids(calls.marks) if tokenizer is not None and calls is not None else {}
-        return cls(calls, is_generic, markers, "[ARGS]" in template, control, _value_names(template))
+        is_single, has_place = (found.is_single, found.has_place) if found is not None else (False, True)
+        return cls(calls, is_generic, markers, is_single, has_place, control, _value_names(template))
 
     def rendering(self, request: GenerationRequest) -> Rendering:
         """Return how the request's messages are rendered; raise `InvalidRequestError` for tools that aren't taken."""
@@ -67,7 +84,9 @@ class Chats:
         return Rendering(
             tools=_rendered(request.tools),
             is_generic=self.is_generic,
-            has_short_ids=self.calls is FORMATS["mistral"],
+            identify=self.calls.identify if self.calls is not None else None,
+            is_single=self.is_single,
+            writes=None if self.has_place else self.calls,
             thinks=request.sampling.thinking_tokens != 0,
             values=request.template_values,
         )
@@ -86,9 +105,11 @@ class Chats:
     def guidance(self, request: GenerationRequest) -> Guidance | None:
         """Return what the answer is held to: what its tools ask for, and where it calls none what the client does."""
         wanted, tools = request.sampling.guidance, request.tools
-        if tools is None or self.calls is None or request.prompt is not None:
+        if self.calls is None or request.prompt is not None:
             return wanted
-        return guidance_of_tools(tools, self.calls, self.control, has_bare_calls=self.has_bare_calls, answer=wanted)
+        if tools is None:
+            return framed(wanted, self.calls, self.control) if wanted is not None else None
+        return guidance_of_tools(tools, self.calls, self.control, answer=wanted)
 
     def thought(
         self, tokenizer: Tokenizer, *, thinks: bool, budget: int | None, ends: frozenset[int], vocabulary: int
@@ -104,14 +125,16 @@ class Chats:
 
     def parsing(self, request: GenerationRequest, ending: str) -> Parsing | None:
         """Return how the answer is read, whose prompt has that `ending`; None where it is nothing but text."""
-        names = frozenset(function.name for function in request.tools.callable) if request.tools is not None else None
-        if request.prompt is not None or not (names or self.markers):
+        tools = request.tools
+        functions = tools.callable if tools is not None else ()
+        if request.prompt is not None or not (functions or self.markers):
             return None
         thinks = self.markers is not None and ending.rstrip().endswith(self.markers.begin)
-        if not names:
-            return Parsing(self.markers, thinks)
-        assert request.tools is not None
-        return Parsing(self.markers, thinks, self.calls, names, once=not request.tools.parallel)
+        silent = self.calls.silent if self.calls is not None else ()
+        if tools is None or not functions:
+            return Parsing(self.markers, thinks, silent=silent)
+        kinds = {function.name: kinds_of(function.parameters) for function in functions}
+        return Parsing(self.markers, thinks, self.calls, kinds, once=not tools.parallel, silent=silent)
 
 
 def _value_names(template: str) -> frozenset[str]:

@@ -283,7 +283,7 @@ class FolderTokenizer:
         template = self._encoder.chat_template
         if not template:
             raise InvalidRequestError("this model has no chat template", code="no_chat_template", param="messages")
-        if rendering.is_generic:
+        if rendering.is_generic or rendering.writes is not None:
             return
         if any(message.has_tools for message in messages) and "tool_calls" not in str(template):
             raise InvalidRequestError(

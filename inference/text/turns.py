@@ -9,13 +9,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult, text_of
+from inference.text.call_formats import GENERIC, CallFormat
+from inference.text.call_writer import written
 from inference.tools import Tools
 from inference.types import TemplateValue
 
@@ -38,14 +39,18 @@ function helps, answer in plain text."""
 class Rendering:
     """What a template is to render beside the messages: the `tools`.
 
-    With `is_generic` the template knows nothing of tools: they become text of the other turns. With `has_short_ids` the
-    calls get ids of nine letters and digits, which Mistral's templates insist on. Without `thinks` the template is told
-    that no thought is wanted. `values` are the client's for the template, by name.
+    With `is_generic` the template knows nothing of tools: they become text of the other turns. With `writes` it has no
+    place for calls: they become text in that format. `identify` makes the ids that a template wants of a call's id, its
+    name and its number in the chat. With `is_single` the template takes one call in each turn: others stand in turns of
+    their own, each before its result. Without `thinks` the template is told that no thought is wanted. `values` are the
+    client's for the template, by name.
     """
 
     tools: Tools | None = None
     is_generic: bool = False
-    has_short_ids: bool = False
+    identify: Callable[[str, str, int], str] | None = None
+    is_single: bool = False
+    writes: CallFormat | None = None
     thinks: bool = True
     values: tuple[tuple[str, TemplateValue], ...] = ()
 
@@ -59,13 +64,11 @@ def rendered(messages: Sequence[Message], rendering: Rendering, plain: Plain) ->
     tools = [] if rendering.tools is None else tools_of(rendering.tools, plain)
     if rendering.is_generic:
         return _in_text(turns, tools), []
-    if rendering.has_short_ids:
-        for turn in turns:
-            for call in turn.get("tool_calls", ()):
-                call["id"] = _short_id(call["id"])
-            if "tool_call_id" in turn:
-                turn["tool_call_id"] = _short_id(turn["tool_call_id"])
-    return turns, tools
+    if rendering.writes is not None:
+        return [_in_words(turn, rendering.writes) for turn in turns], tools
+    if rendering.identify is not None:
+        _identify(turns, rendering.identify)
+    return _one_call_each(turns) if rendering.is_single else turns, tools
 
 
 def values_of(rendering: Rendering, plain: Plain) -> dict[str, TemplateValue]:
@@ -99,12 +102,8 @@ def _in_text(turns: list[Turn], tools: list[Turn]) -> list[Turn]:
                 told[-1]["content"] += f"\n{text}"
             else:
                 told.append({"role": "user", "content": text, "is_result": True})
-        elif calls := turn.get("tool_calls"):
-            texts = [turn["content"]] if turn["content"] else []
-            texts += (f"<tool_call>\n{_json(call['function'])}\n</tool_call>" for call in calls)
-            told.append({"role": turn["role"], "content": "\n".join(texts)})
         else:
-            told.append(turn)
+            told.append(_in_words(turn, GENERIC))
     if tools:
         text = _GENERIC.format(tools="\n".join(_json(tool["function"]) for tool in tools))
         if told and told[0]["role"] == "system":
@@ -114,12 +113,42 @@ def _in_text(turns: list[Turn], tools: list[Turn]) -> list[Turn]:
     return told
 
 
+def _in_words(turn: Turn, calls: CallFormat) -> Turn:
+    """Return a turn whose calls are part of its text."""
+    if not (given := turn.get("tool_calls")):
+        return turn
+    told = written(calls, [(call["function"]["name"], call["function"]["arguments"]) for call in given])
+    return {"role": turn["role"], "content": "\n".join(filter(None, (turn["content"], told)))}
+
+
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _short_id(identifier: str) -> str:
-    return hashlib.blake2b(identifier.encode(), digest_size=8).hexdigest()[:9]
+def _identify(turns: list[Turn], identify: Callable[[str, str, int], str]) -> None:
+    """Give the calls the ids that the template wants, and their results the same."""
+    known: dict[str, str] = {}
+    for turn in turns:
+        for call in turn.get("tool_calls", ()):
+            call["id"] = known.setdefault(call["id"], identify(call["id"], call["function"]["name"], len(known)))
+        if (given := turn.get("tool_call_id")) is not None:
+            turn["tool_call_id"] = known.get(given) or identify(given, turn.get("name", "unknown"), len(known))
+
+
+def _one_call_each(turns: list[Turn]) -> list[Turn]:
+    """Return turns with one call at most, each before what came of it."""
+    told: list[Turn] = []
+    waiting: list[Turn] = []  # turns of further calls, whose place is behind the results of those before
+    for turn in turns:
+        if turn["role"] == "tool":
+            while any(call["id"] == turn["tool_call_id"] for later in waiting for call in later["tool_calls"]):
+                told.append(waiting.pop(0))
+        else:
+            told, waiting = [*told, *waiting], []
+        calls = turn.get("tool_calls", ())
+        waiting += ({"role": turn["role"], "content": "", "tool_calls": [call]} for call in calls[1:])
+        told.append({**turn, "tool_calls": calls[:1]} if calls else turn)
+    return [*told, *waiting]
 
 
 def turns_of(messages: Sequence[Message], plain: Plain) -> list[Turn]:

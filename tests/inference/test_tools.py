@@ -69,7 +69,7 @@ def told(loaded: LoadedModel, tools: Tools, format_: str, **sampling: Any) -> tu
     return [(name, arguments) for name, arguments in calls], text, finished
 
 
-@pytest.mark.parametrize("format_", ["generic", "hermes", "llama3", "mistral"])
+@pytest.mark.parametrize("format_", ["generic", "llama3", "mistral-args", "qwen3-coder", "gemma4", "lfm2", "harmony"])
 def test_a_named_function_is_called_by_its_schema(loaded: LoadedModel, format_: str) -> None:
     tools = Tools((WEATHER, ROUTE), ToolMode.REQUIRED, ("route",), parallel=False)
     calls, finished = answer(loaded, tools, format_)
@@ -108,19 +108,21 @@ def test_nothing_is_held_without_need(loaded: LoadedModel) -> None:
     assert (caught.value.code, caught.value.param) == ("guidance_unsupported", "structured_outputs.regex")
 
 
-@pytest.mark.parametrize("format_", ["generic", "llama3", "mistral"])
+@pytest.mark.parametrize("format_", ["generic", "llama3", "mistral-args", "pythonic", "harmony"])
 def test_an_answer_calls_or_is_json_by_its_schema(loaded: LoadedModel, format_: str) -> None:
     wanted = Guidance(GuidanceKind.JSON_SCHEMA, json.dumps(SCHEMA), param="response_format")
     found = set()
     for seed in range(12):
-        calls, text, finished = told(loaded, Tools((ROUTE,), parallel=False), format_, seed=seed, guidance=wanted)
+        once = Tools((ROUTE,), parallel=False)
+        calls, text, finished = told(loaded, once, format_, seed=seed, guidance=wanted, thinking_tokens=0)
         assert finished.reason is FinishReason.STOP
         assert bool(calls) != bool(text)
         found.add("called" if calls else "answered")
         if text:
             assert 1 <= json.loads(text)["days"] <= 14
     assert found == {"called", "answered"}
-    calls, text, _ = told(loaded, Tools((ROUTE,), ToolMode.REQUIRED), format_, guidance=wanted)
+    required = Tools((ROUTE,), ToolMode.REQUIRED)
+    calls, text, _ = told(loaded, required, format_, guidance=wanted, thinking_tokens=0)
     assert calls
     assert not text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer as RustTokenizer
@@ -18,14 +19,16 @@ TEMPLATE = (
 )
 
 
-def save_tokenizer(folder: Path, template: str | None = TEMPLATE) -> int:
-    """Write the tokenizer to `folder`; return the size of its vocabulary (the control tokens are 0 and 1)."""
+def save_tokenizer(folder: Path, template: str | None = TEMPLATE, marks: Sequence[str] = ()) -> int:
+    """Write the tokenizer to `folder`; return the size of its vocabulary (the control tokens are 0 and 1, and then the
+    `marks`).
+    """
     rust = RustTokenizer(models.BPE())
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     rust.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=400,
-        special_tokens=CONTROL,
+        special_tokens=[*CONTROL, *marks],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

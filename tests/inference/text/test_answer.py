@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inference.text.answer import AnswerParser, Markers, Parsing
-from inference.text.calls import FORMATS, format_of
+from inference.text.call_formats import FORMATS
+from inference.text.call_reader import Kinds
 
-NAMES = frozenset({"f", "find"})
+FUNCTIONS: dict[str, Kinds] = {"f": {}, "find": {}}
 THINK = Markers("<think>", "</think>")
 F1 = ("f", '{"a": 1}')
 FIND = ("find", "{}")
@@ -47,8 +48,8 @@ CASES: list[Case] = [
     ("llama3", 'See {"name": "f", "parameters": {}}', "", 'See {"name": "f", "parameters": {}}', []),
     ("llama3", '<|python_tag|>find.call(query="x")', "", '<|python_tag|>find.call(query="x")', []),
     ("mistral", 'A[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}, "id": 1}, {"name": "find"}]', "", "A", [F1, FIND]),
-    ("mistral", '[TOOL_CALLS]f[CALL_ID]12[ARGS]{"a": 1}[TOOL_CALLS]find{}', "", "", [F1, FIND]),
-    ("mistral", "[TOOL_CALLS]g[ARGS]{}", "", "[TOOL_CALLS]g[ARGS]{}", []),
+    ("mistral-args", '[TOOL_CALLS]f[CALL_ID]12[ARGS]{"a": 1}[TOOL_CALLS]find{}', "", "", [F1, FIND]),
+    ("mistral-args", "[TOOL_CALLS]g[ARGS]{}", "", "[TOOL_CALLS]g[ARGS]{}", []),
 ]  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def read(parsing: Parsing, pieces: Sequence[str]) -> tuple[str, str, list[tuple[
 
 
 def parsing_of(name: str, **more: Any) -> Parsing:
-    return Parsing(THINK, calls=FORMATS[name], names=NAMES, **more)
+    return Parsing(THINK, calls=FORMATS[name], functions=FUNCTIONS, silent=FORMATS[name].silent, **more)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}: {case[1][:40]}")
@@ -168,19 +169,3 @@ def test_text_that_is_no_opener_is_told_at_once() -> None:
     for piece in (" it", " <is>", "\n", " so"):
         parser.push(piece)
         assert [told.text for told in parser.take()] == [piece]
-
-
-@pytest.mark.parametrize(
-    ("template", "name"),
-    [
-        ("{% for tool in tools %}<tool_call>{'name': n, 'arguments': a}</tool_call>", "hermes"),
-        ("{% if tools %}[AVAILABLE_TOOLS]{% endif %}[TOOL_CALLS]", "mistral"),
-        ('<|start_header_id|>{% if tools %}{"name": function name, "parameters": dictionary}', "llama3"),
-        ("{% if tools %}<tool_call><function=x><parameter=arguments>", None),
-        ("{% if tools %}<tool_call>{{ name }}<arg_key>arguments", None),
-        ("<|im_start|>{{ message.content }}", None),
-    ],
-)
-def test_the_format_is_read_from_the_template(template: str, name: str | None) -> None:
-    found = format_of(template)
-    assert (found.name if found else None) == name

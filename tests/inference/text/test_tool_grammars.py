@@ -10,8 +10,8 @@ import pytest
 
 from inference.errors import InvalidRequestError
 from inference.text import tool_grammars
-from inference.text.calls import FORMATS
-from inference.text.tool_grammars import guidance_of_tools
+from inference.text.call_formats import FORMATS
+from inference.text.tool_grammars import framed, guidance_of_tools
 from inference.tools import Function, ToolMode, Tools
 from inference.types import MAX_GUIDANCE_CHARACTERS, Guidance, GuidanceKind
 
@@ -33,7 +33,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def held(tools: Tools, answer: Guidance | None = None) -> Guidance | None:
-    return guidance_of_tools(tools, FORMATS["hermes"], {}, has_bare_calls=False, answer=answer)
+    return guidance_of_tools(tools, FORMATS["hermes"], {}, answer=answer)
 
 
 def functions(count: int, *, strict: bool = False) -> tuple[Function, ...]:
@@ -64,3 +64,26 @@ def test_only_what_is_held_to_counts(read: list[str]) -> None:
     assert held(Tools(functions(8), ToolMode.REQUIRED, ("f1", "f2"))) is not None
     assert held(Tools(functions(3), ToolMode.REQUIRED), ANSWER) is not None  # no answer is that: each is a call
     assert read == [SCHEMA] * 6
+
+
+@pytest.mark.parametrize(
+    ("answer", "rule"),
+    [
+        (Guidance(GuidanceKind.JSON_OBJECT), 'answer: %json {"type": "object"'),
+        (Guidance(GuidanceKind.REGEX, "a/[0-9]"), r"answer: /a\/[0-9]/"),
+        (Guidance(GuidanceKind.CHOICE, choices=("yes", "no")), 'answer: ("yes" | "no")'),
+    ],
+)
+def test_an_answer_with_parts_is_held_in_its_text(answer: Guidance, rule: str) -> None:
+    assert framed(answer, FORMATS["hermes"], {}) == answer
+    told = framed(answer, FORMATS["harmony"], {"<|channel|>": 7})
+    assert (told.kind, told.param) == (GuidanceKind.LARK, answer.param)
+    assert 'start: ("<|start|>assistant")? <[7]> "final<|message|>" answer\n' in told.source
+    assert rule in told.source
+
+
+def test_a_grammar_cannot_hold_one_part_of_an_answer() -> None:
+    answer = Guidance(GuidanceKind.LARK, 'start: "a"', param="structured_outputs.grammar")
+    with pytest.raises(InvalidRequestError) as caught:
+        framed(answer, FORMATS["harmony"], {})
+    assert (caught.value.code, caught.value.param) == ("guidance_unsupported", answer.param)
