@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
@@ -14,6 +14,8 @@ from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db.models import ForeignKey, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -91,6 +93,12 @@ class CreditsField(forms.CharField):
         return amount
 
 
+class ReasonForm(forms.Form):
+    """Why something is done."""
+
+    reason = forms.CharField(max_length=200, widget=UnfoldAdminTextInputWidget, help_text="Kept in the history.")
+
+
 class BoundedPaginator(AnyPaginator):
     """Counts rows up to `most` only: counting a whole ledger for each page would take longer and longer."""
 
@@ -129,6 +137,35 @@ class RowsAdmin(ModelAdmin):
         keys = {field.name: field.target_field for field in self.opts.fields if isinstance(field, ForeignKey)}
         given: dict[str, Any] = super().get_changeform_initial_data(request)
         return {name: value for name, value in given.items() if name not in keys or _could_be(keys[name], value)}
+
+    def confirmed(
+        self,
+        request: HttpRequest,
+        row: Any,
+        form: type[forms.Form],
+        act: Callable[[dict[str, Any]], str],
+        *,
+        title: str,
+        told: str,
+        button: str,
+    ) -> HttpResponse:
+        """Say what follows and ask; once the form is sent, do it: `act` takes what was filled in and returns what it
+        did, which is noted in the row's history.
+        """
+        given = form(request.POST if request.method == "POST" else None)
+        back = reverse(f"admin:{self.opts.app_label}_{self.opts.model_name}_change", args=[row.pk])
+        if given.is_valid():
+            try:
+                done = act(given.cleaned_data)
+            except (CreditError, ValueError) as refused:
+                add_refusal(given, refused)
+            else:
+                self.log_change(request, row, done)
+                messages.success(request, done)
+                return HttpResponseRedirect(back)
+        page = {"title": title, "opts": self.opts, "told": told, "button": button, "back": back, "form": given}
+        context = {**self.admin_site.each_context(request), **page}
+        return TemplateResponse(request, "admin/billing/confirm.html", context, status=400 if given.errors else 200)
 
 
 def _could_be(key: Any, value: Any) -> bool:
@@ -199,11 +236,15 @@ class RefusedForm(forms.BaseForm):
     def clean(self) -> Any:
         """Add the reason, which may begin with the field's name and a colon."""
         cleaned = super().clean()
-        refused = self.refused
-        text = "; ".join(refused.messages) if isinstance(refused, ValidationError) else str(refused)
-        field, _, rest = text.partition(": ")
-        self.add_error(field if field in self.fields else None, rest if field in self.fields else text)
+        add_refusal(self, self.refused)
         return cleaned
+
+
+def add_refusal(form: forms.BaseForm, refused: Exception) -> None:
+    """Show why a service refused at the field that the reason names, else above the form."""
+    text = "; ".join(refused.messages) if isinstance(refused, ValidationError) else str(refused)
+    field, _, rest = text.partition(": ")
+    form.add_error(field if field in form.fields else None, rest if field in form.fields else text)
 
 
 class RefusingAdmin(RowsAdmin):

@@ -1,4 +1,4 @@
-"""Grants: "add" grants credit; an action voids grants."""
+"""Grants: "add" grants credit; actions void grants, or pay back what is left of one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
 from django.utils import timezone
+from unfold.decorators import action
+from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, take_over
+from billing.admin.base import CreditsField, ReasonForm, ServiceAdmin, ServiceForm, credits_column, take_over
 from billing.models import CreditGrant
 from billing.services import credits
 from billing.unit import format_credits
@@ -66,6 +69,19 @@ class GrantForm(ServiceForm):
         return moment
 
 
+class RefundForm(ReasonForm):
+    """What was paid back for the rest of a grant."""
+
+    money = forms.IntegerField(
+        required=False,
+        min_value=0,
+        widget=UnfoldAdminIntegerFieldWidget,
+        help_text="In minor units; empty: the share that the credit taken out has of what was paid, rounded down.",
+    )
+    reference = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Of the payment.")
+    field_order = ("money", "reference", "reason")
+
+
 @admin.register(CreditGrant)
 class CreditGrantAdmin(ServiceAdmin):
     """Grants with what is left of them."""
@@ -78,9 +94,10 @@ class CreditGrantAdmin(ServiceAdmin):
     autocomplete_fields = ["wallet"]
     ordering = ["-created_at"]
     actions = ["void_grants"]
+    actions_detail = ["refund"]
     fields = [
         "wallet", "kind", "display_amount", "display_remaining", "priority", "effective_at", "expires_at", "expired_at",
-        "voided_at", "source", "paid_amount", "currency", "created_at",
+        "voided_at", "source", "paid_amount", "currency", "refunded_amount", "refund_reference", "created_at",
     ]  # fmt: skip
     readonly_fields = fields
     display_amount = credits_column("amount", "Amount")
@@ -107,6 +124,42 @@ class CreditGrantAdmin(ServiceAdmin):
             currency=given["currency"],
         )
         take_over(obj, made)
+
+    def has_refund_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may pay money back."""
+        return self.has_add_permission(request)
+
+    @action(description="Refund…", url_path="refund", permissions=["refund"])
+    def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say what follows and ask for the payment's reference; then take out the rest of the grant."""
+        grant = self.existing(request, object_id)
+        page = reverse("admin:billing_creditgrant_change", args=[grant.pk])
+        if grant.paid_amount is None:
+            messages.error(request, "Nothing was paid for this grant: void it instead.")
+            return HttpResponseRedirect(page)
+
+        def act(given: dict[str, Any]) -> str:
+            taken = credits.refund(
+                grant_id=grant.pk,
+                key=f"refund:{grant.pk}",
+                actor=str(request.user),
+                reason=given["reason"],
+                reference=given["reference"],
+                money=given["money"],
+            )
+            grant.refresh_from_db()
+            return (
+                f"{format_credits(taken)} credits were taken out for {grant.refunded_amount} {grant.currency} "
+                f"({grant.refund_reference}): {given['reason']}"
+            )
+
+        told = (
+            f"Of {format_credits(grant.amount, separator=',')} credits for {grant.paid_amount} {grant.currency} "
+            f"(minor units), {format_credits(grant.remaining, separator=',')} are left. What is left and not held is "
+            "taken out, and the money that is paid back for it is recorded.\n\n"
+            "No payment is made by this: make it where the money came in."
+        )
+        return self.confirmed(request, grant, RefundForm, act, title=f"Refund {grant}", told=told, button="Refund")
 
     @admin.action(description="Void: take back what is left and not held")
     def void_grants(self, request: HttpRequest, queryset: QuerySet[CreditGrant]) -> None:

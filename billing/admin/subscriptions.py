@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
-from django.contrib import admin
-from django.http import HttpRequest
-from unfold.decorators import display
+from django.contrib import admin, messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
-from billing.admin.base import ServiceAdmin, ServiceForm, take_over
+from billing.admin.base import ReasonForm, ServiceAdmin, ServiceForm, take_over
 from billing.models import Plan, Subscription
 from billing.services import plans
 
@@ -40,6 +41,15 @@ class ChangePlanForm(ServiceForm):
         fields = ["plan", "at_once"]
 
 
+class EndForm(ReasonForm):
+    """When a subscription ends, and why."""
+
+    when = forms.ChoiceField(
+        choices=[("month", "With its current month"), ("now", "At once")], widget=UnfoldAdminSelectWidget
+    )
+    field_order = ("when", "reason")
+
+
 @admin.register(Subscription)
 class SubscriptionAdmin(ServiceAdmin):
     """Subscriptions of tenants to plans."""
@@ -52,6 +62,7 @@ class SubscriptionAdmin(ServiceAdmin):
     search_fields = ["tenant__name", "tenant__slug"]
     raw_id_fields = ["tenant"]
     ordering = ["-created_at"]
+    actions_detail = ["end"]
     readonly_fields = ["tenant", "version", "display_next", "state", "anchor", "time_zone", "granted_until", "ended_at"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -69,7 +80,33 @@ class SubscriptionAdmin(ServiceAdmin):
 
     @display(description="Next month's plan")
     def display_next(self, subscription: Subscription) -> str:
+        if subscription.is_ending:
+            return "none: it ends"
         return str(subscription.next_version) if subscription.next_version_id else "–"
+
+    def has_end_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may end subscriptions."""
+        return request.user.has_perm("billing.change_subscription")
+
+    @action(description="End…", url_path="end", permissions=["end"])
+    def end(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say what follows and ask when; then end the subscription."""
+        one = self.existing(request, object_id)
+        if one.state != Subscription.State.ACTIVE:
+            messages.info(request, f"{one} has ended already.")
+            return HttpResponseRedirect(reverse("admin:billing_subscription_change", args=[one.pk]))
+
+        def act(given: dict[str, Any]) -> str:
+            ended = plans.end(one.tenant_id, at_once=given["when"] == "now")
+            when = f"ends on {ended.granted_until:%Y-%m-%d %H:%M} UTC" if ended.is_ending else "has ended"
+            return f"The subscription {when}: {given['reason']}"
+
+        told = (
+            "Without a subscription the tenant's requests are refused (403 no_subscription), and no month's credit "
+            "follows. Credit that it has stays as long as it would have: void its grants to take it back.\n\n"
+            "An end with the month can be taken back by choosing a plan before."
+        )
+        return self.confirmed(request, one, EndForm, act, title=f"End {one}", told=told, button="End")
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         wanted = form.cleaned_data["plan"].slug

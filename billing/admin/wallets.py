@@ -17,6 +17,7 @@ from unfold.widgets import UnfoldAdminSelectWidget
 from billing.admin.base import (
     CreditsField,
     ReadOnlyAdmin,
+    ReasonForm,
     SearchById,
     ServiceAdmin,
     ServiceForm,
@@ -28,7 +29,7 @@ from billing.admin.base import (
 from billing.admin.grants import mint_key
 from billing.models import Hold, LedgerAccount, LedgerTransfer, Wallet
 from billing.selectors.ledger import ledger_of
-from billing.services import credits
+from billing.services import credits, wallets
 from billing.unit import format_credits
 
 LEDGER_LINES = 50
@@ -48,7 +49,7 @@ class WalletAdmin(ReadOnlyAdmin):
         "created_at", "display_ledger",
     ]  # fmt: skip
     readonly_fields = fields
-    actions_detail = ["grant_credit", "adjust_credit"]
+    actions_detail = ["grant_credit", "adjust_credit", "freeze"]
     display_posted = credits_column("posted", "Posted")
     display_held = credits_column("held", "Held")
     display_overdraft = credits_column("overdraft_limit", "Overdraft limit")
@@ -86,6 +87,27 @@ class WalletAdmin(ReadOnlyAdmin):
         """Open the form of an adjustment of this wallet."""
         return HttpResponseRedirect(f"{reverse('admin:billing_ledgertransfer_add')}?wallet={object_id}")
 
+    def has_freeze_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may freeze wallets."""
+        return request.user.has_perm("billing.change_wallet")
+
+    @action(description="Freeze or unfreeze…", url_path="freeze", permissions=["freeze"])
+    def freeze(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say what follows and ask for a reason; then freeze the wallet, or open a frozen one."""
+        wallet = self.existing(request, object_id)
+        is_frozen = wallet.state == Wallet.State.FROZEN
+        verb, state = ("Unfreeze", Wallet.State.OPEN) if is_frozen else ("Freeze", Wallet.State.FROZEN)
+
+        def act(given: dict[str, Any]) -> str:
+            wallets.set_state(wallet.pk, state)
+            return f"The wallet is {state}: {given['reason']}"
+
+        follows = "New requests hold credit again." if is_frozen else (
+            "New requests are refused (403 wallet_frozen), and answers that run end when what they hold is used up. "
+            "What they used is charged. Grants can still be made."
+        )  # fmt: skip
+        return self.confirmed(request, wallet, ReasonForm, act, title=f"{verb} {wallet}", told=follows, button=verb)
+
 
 class AdjustForm(ServiceForm):
     """The form of an adjustment of a wallet, up or down."""
@@ -120,8 +142,8 @@ class LedgerTransferAdmin(SearchById, ServiceAdmin):
     def rows_named(self, rows: QuerySet[Any], text: str, identifier: UUID | None) -> QuerySet[Any]:
         if identifier is not None:
             return rows.filter(Q(request=identifier) | Q(key=text))
-        wallets = [wallet for wallet, _ in wallets_of_tenants_named(text)]
-        accounts = list(LedgerAccount.objects.filter(wallet__in=wallets).values_list("pk", flat=True))
+        named = [wallet for wallet, _ in wallets_of_tenants_named(text)]
+        accounts = list(LedgerAccount.objects.filter(wallet__in=named).values_list("pk", flat=True))
         return rows.filter(Q(key=text) | Q(debit__in=accounts) | Q(credit__in=accounts))
 
     @display(description="From")

@@ -81,7 +81,6 @@ class CreditGrant(models.Model):
         PROMOTIONAL = "promotional"
         PLAN = "plan"
         PAID = "paid"
-        ROLLOVER = "rollover"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, related_name="grants")
@@ -96,11 +95,20 @@ class CreditGrant(models.Model):
     source = models.CharField(max_length=200, blank=True)
     paid_amount = models.BigIntegerField(null=True, blank=True, help_text="In the currency's minor units.")
     currency = models.CharField(max_length=3, blank=True)
+    refunded_amount = models.BigIntegerField(
+        null=True, blank=True, help_text="Money paid back for what was left of it, in minor units."
+    )
+    refund_reference = models.CharField(max_length=200, blank=True, db_default="")
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         constraints = [
             models.CheckConstraint(condition=Q(amount__gt=0), name="credit_grant_amount_positive"),
+            models.CheckConstraint(
+                condition=Q(refunded_amount=None)
+                | (Q(refunded_amount__gte=0) & Q(paid_amount__gte=F("refunded_amount"))),
+                name="credit_grant_refund_in_paid",
+            ),
             models.CheckConstraint(
                 condition=Q(remaining__gte=0) & Q(remaining__lte=F("amount")), name="credit_grant_remaining_in_amount"
             ),

@@ -83,7 +83,7 @@ class PlanVersion(models.Model):
 class Subscription(models.Model):
     """A tenant's plan version; its months are counted from `anchor`, in `time_zone`.
 
-    `next_version`, when set, takes over at the end of the current period.
+    `next_version`, when set, takes over at the end of the current period; with `is_ending` nothing does.
     """
 
     class State(models.TextChoices):
@@ -95,6 +95,7 @@ class Subscription(models.Model):
     version = models.ForeignKey(PlanVersion, on_delete=models.PROTECT, related_name="subscriptions")
     next_version = models.ForeignKey(PlanVersion, on_delete=models.PROTECT, null=True, blank=True, related_name="+")
     state = models.CharField(max_length=10, choices=State, default=State.ACTIVE)
+    is_ending = models.BooleanField(default=False, db_default=False, help_text="Ends with its current month.")
     anchor = models.DateTimeField()
     time_zone = models.CharField(max_length=60, default="UTC")
     granted_until = models.DateTimeField(

@@ -22,11 +22,6 @@ class SpendLimits:
     month_limit: int | None = None
     total_limit: int | None = None
 
-    @property
-    def is_none(self) -> bool:
-        """Whether nothing is limited."""
-        return self.day_limit is None and self.month_limit is None and self.total_limit is None
-
 
 def limits_of(budget: Budget | None) -> SpendLimits:
     """Return a budget's limits."""
@@ -54,16 +49,14 @@ def spent_of(budget: Budget | None) -> Spent:
 
 
 @transaction.atomic
-def set_budget(*, wallet: UUID, api_key: UUID, limits: SpendLimits) -> Budget | None:
-    """Return the key's budget with these limits: what it spent stays counted; a new one counts from now on.
+def set_budget(*, wallet: UUID, api_key: UUID, limits: SpendLimits) -> Budget:
+    """Return the key's budget with these limits; a new one counts from now on.
 
-    Without limits the budget is deleted, and what was counted is forgotten. Raises WalletNotFoundError.
+    A budget whose limits are lifted stays and goes on counting, so that limits set again apply to all that was spent.
+    Raises WalletNotFoundError.
     """
     lock(wallet)
     mine = Budget.objects.filter(api_key=api_key)
-    if limits.is_none:
-        mine.delete()
-        return None
     if mine.update(**asdict(limits)):
         return mine.get()
     today = clock.now().astimezone(UTC).date()

@@ -1,4 +1,4 @@
-"""Changes of credit other than by requests: grants, voids, adjustments.
+"""Changes of credit other than by requests: grants, voids, refunds, adjustments.
 
 Each service locks the wallet first and lets grants begin and expire by the database's clock, as every operation of the
 writer does. It moves credit by transfers only, and keeps three sums equal: the wallet's `posted`, the sum of its
@@ -31,12 +31,16 @@ Code = LedgerTransfer.Code
 ISSUANCE = {
     Kind.PROMOTIONAL: LedgerAccount.Kind.ISSUANCE_PROMO,
     Kind.PLAN: LedgerAccount.Kind.ISSUANCE_PLAN,
-    Kind.ROLLOVER: LedgerAccount.Kind.ISSUANCE_PLAN,
     Kind.PAID: LedgerAccount.Kind.ISSUANCE_PAID,
 }
 
 MAX_POSTED = 10**18
 """µcr: far above any use, and so far below 2⁶³ that no sum of a wallet becomes a floating-point number on SQLite."""
+
+MOST_OPEN_GRANTS = 10_000
+"""Grants with credit left that a wallet may have, those of its plan apart: a charge makes a transfer for each that it
+is taken from, and the ledger numbers these by a small integer.
+"""
 
 
 @transaction.atomic
@@ -128,41 +132,43 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
     What open holds may still need of it stays until they are closed; what they leave goes to breakage as if it had
     expired. Repeating it with the same `key` returns the same sum; another use of `key` raises KeyReusedError.
     """
-    wallet = _lock_and_roll(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
-    before = _transfer_of(key)
-    if before is not None:
-        if before.code != Code.VOID or before.grant_id != grant_id:
-            raise KeyReusedError(key)
-        return before.amount
+    wallet, ended = _locked_grant(grant_id)
+    if (before := _taken_by(key, Code.VOID, ended)) is not None:
+        return before
     now = clock.now()
-    ended = CreditGrant.objects.get(pk=grant_id)
     if not is_live(ended, now):
         return 0
-    holds = list(Hold.objects.filter(wallet=wallet).values_list("reserved_at", "amount"))
-    # Every open hold was made before this, whatever the clocks say: the grant must have been live for each.
-    end = max([now, *(reserved_at + timedelta(microseconds=1) for reserved_at, _ in holds)])
-    earlier = [one for one in _with_credit(wallet) if one.expires_at is not None and one.expires_at <= now]
-    kept = kept_for_holds(
-        [*((one.pk, one.expires_at, one.remaining) for one in earlier), (ended.pk, end, ended.remaining)], holds
-    )
-    taken = ended.remaining - kept[ended.pk]
-    is_empty = taken == ended.remaining
-    CreditGrant.objects.filter(pk=grant_id).update(
-        remaining=F("remaining") - taken, expires_at=end, voided_at=now if is_empty else None
-    )
-    if taken:
-        LedgerTransfer.objects.create(
-            debit=account_of(wallet),
-            credit=operator_account(ISSUANCE[Kind(ended.kind)]),
-            amount=taken,
-            code=Code.VOID,
-            grant=ended,
-            key=key,
-            actor=actor,
-            reason=reason,
-        )
-    _write_sums(wallet, posted=-taken)
-    return taken
+    end, free = _end_of(wallet, ended, now)
+    return _end(wallet, ended, now, end, free, code=Code.VOID, key=key, actor=actor, reason=reason)
+
+
+@transaction.atomic
+def refund(*, grant_id: UUID, key: str, actor: str, reason: str, reference: str, money: int | None = None) -> int:
+    """End a paid grant as `void` does, since money is paid back for it, and return how many µcr were taken out.
+
+    `money` is in the minor units of what was paid; None is the share of it that the credit taken out has, rounded down.
+    `reference` names the payment; both are kept with the grant. Repeating it with the same `key` returns the same sum.
+    Raises ValueError that names the field for what can't be, KeyReusedError when `key` made another change.
+    """
+    wallet, ended = _locked_grant(grant_id)
+    if (before := _taken_by(key, Code.REFUND, ended)) is not None:
+        if ended.refund_reference != reference or money not in (None, ended.refunded_amount):
+            raise KeyReusedError(key)
+        return before
+    if not reference.strip():
+        raise ValueError("reference: a refund needs the payment's")
+    if ended.paid_amount is None:
+        raise ValueError("grant: nothing was paid for it; void it instead")
+    if money is not None and not 0 <= money <= ended.paid_amount:
+        raise ValueError(f"money: between 0 and the {ended.paid_amount} that were paid")
+    now = clock.now()
+    end, free = _end_of(wallet, ended, now)
+    if not free or not is_live(ended, now):
+        raise ValueError("grant: nothing is left of it that isn't held")
+    ended.refunded_amount = ended.paid_amount * free // ended.amount if money is None else money
+    ended.refund_reference = reference
+    ended.save(update_fields=["refunded_amount", "refund_reference"])
+    return _end(wallet, ended, now, end, free, code=Code.REFUND, key=key, actor=actor, reason=reason)
 
 
 @transaction.atomic
@@ -220,6 +226,68 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
     _write_sums(wallet, posted=amount)
 
 
+def _locked_grant(grant_id: UUID) -> tuple[Wallet, CreditGrant]:
+    """Lock a grant's wallet, let its grants begin and expire, and return both."""
+    wallet = _lock_and_roll(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
+    return wallet, CreditGrant.objects.get(pk=grant_id)
+
+
+def _taken_by(key: str, code: LedgerTransfer.Code, ended: CreditGrant) -> int | None:
+    """Return how many µcr of the grant that very key took out before, None where it is a new one."""
+    before = _transfer_of(key)
+    if before is None:
+        return None
+    if before.code != code or before.grant_id != ended.pk:
+        raise KeyReusedError(key)
+    return before.amount
+
+
+def _end_of(wallet: Wallet, ended: CreditGrant, now: datetime) -> tuple[datetime, int]:
+    """Return when a grant ends that is to end now, and how many µcr of it no open hold may need.
+
+    Every open hold was made before this, whatever the clocks say: the grant must have been live for each.
+    """
+    holds = list(Hold.objects.filter(wallet=wallet).values_list("reserved_at", "amount"))
+    end = max([now, *(reserved_at + timedelta(microseconds=1) for reserved_at, _ in holds)])
+    earlier = [one for one in _with_credit(wallet) if one.expires_at is not None and one.expires_at <= now]
+    kept = kept_for_holds(
+        [*((one.pk, one.expires_at, one.remaining) for one in earlier), (ended.pk, end, ended.remaining)], holds
+    )
+    return end, ended.remaining - kept[ended.pk]
+
+
+def _end(
+    wallet: Wallet,
+    ended: CreditGrant,
+    now: datetime,
+    end: datetime,
+    taken: int,
+    *,
+    code: LedgerTransfer.Code,
+    key: str,
+    actor: str,
+    reason: str,
+) -> int:
+    """Have the grant end at `end`, transfer `taken` µcr of it to the issuance account, and return that sum."""
+    is_empty = taken == ended.remaining
+    CreditGrant.objects.filter(pk=ended.pk).update(
+        remaining=F("remaining") - taken, expires_at=end, voided_at=now if is_empty else None
+    )
+    if taken:
+        LedgerTransfer.objects.create(
+            debit=account_of(wallet),
+            credit=operator_account(ISSUANCE[Kind(ended.kind)]),
+            amount=taken,
+            code=code,
+            grant=ended,
+            key=key,
+            actor=actor,
+            reason=reason,
+        )
+    _write_sums(wallet, posted=-taken)
+    return taken
+
+
 def _part_key(key: str, order: int) -> str:
     """Return the key of an adjustment's transfer: the first has the adjustment's own."""
     return f"{key}:{order}" if order else key
@@ -258,7 +326,10 @@ def _fill(
     """Save the grant with the transfer that fills it, and repay from it what the wallet is overdrawn by."""
     if wallet.posted + made.amount > MAX_POSTED:
         raise ValueError(f"amount: a wallet holds at most {format_credits(MAX_POSTED, separator=',')} credits")
-    overdrawn = sum(one.remaining for one in _with_credit(wallet)) - wallet.posted
+    present = [one.remaining for one in _with_credit(wallet)]
+    if len(present) >= MOST_OPEN_GRANTS and made.kind != Kind.PLAN:
+        raise ValueError(f"wallet: it has {len(present)} grants with credit left, the most that one may have")
+    overdrawn = sum(present) - wallet.posted
     repaid = min(max(overdrawn, 0), made.amount)
     made.remaining = made.amount - repaid
     made.save(force_insert=True)

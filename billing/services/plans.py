@@ -152,8 +152,8 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
     present = active.get()
     is_later = version.monthly_credits < present.version.monthly_credits and not at_once
     if is_later or present.version_id == version.pk:
-        present.next_version = version if is_later else None
-        present.save(update_fields=["next_version"])
+        present.next_version, present.is_ending = version if is_later else None, False
+        present.save(update_fields=["next_version", "is_ending"])
         _schedule_next(present, wallet)
         return present
     period = month_of(present.anchor, present.time_zone, now)
@@ -170,9 +170,33 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
 
 
 @transaction.atomic
+def end(tenant_id: UUID, at: datetime | None = None, *, at_once: bool = False) -> Subscription:
+    """End the tenant's subscription with its month, or at once, and return it: without one no request is let in.
+
+    Credit that was given stays as long as it would have. Choosing a plan before the month's end takes the end back.
+    """
+    now = at or clock.now()
+    wallet = lock(open_wallet(tenant_id=tenant_id).pk)
+    active = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active")
+    if not active.exists():
+        raise NotSubscribedError(tenant_id)
+    grant_month(active.get().pk, now)  # one that the writer has begun, and no sweep yet
+    present = active.first()
+    if present is None:  # it was to end, and its month was over
+        return Subscription.objects.filter(tenant_id=tenant_id).latest("ended_at")
+    if at_once:
+        _finish(present, wallet, now)
+        return present
+    present.next_version, present.is_ending = None, True
+    present.save(update_fields=["next_version", "is_ending"])
+    _schedule_next(present, wallet)
+    return present
+
+
+@transaction.atomic
 def grant_month(subscription_id: UUID, now: datetime) -> CreditGrant | None:
-    """Begin the month that `now` lies in, unless that was done: a scheduled change of plan takes effect, the credit is
-    granted where the writer hasn't done it, and the next month's is scheduled.
+    """Begin the month that `now` lies in, unless that was done: a scheduled change of plan or end takes effect, the
+    credit is granted where the writer hasn't done it, and the next month's is scheduled.
 
     Months that went by unnoticed are not made up for: their credit would have expired. Safe to repeat and to overlap.
     """
@@ -183,6 +207,9 @@ def grant_month(subscription_id: UUID, now: datetime) -> CreditGrant | None:
         return None
     if one.granted_until is not None and one.granted_until > now:
         _schedule_next(one, wallet)
+        return None
+    if one.is_ending:
+        _finish(one, wallet, one.granted_until or now)
         return None
     period = month_of(one.anchor, one.time_zone, now)
     if one.next_version is not None and one.granted_until is not None:
@@ -206,9 +233,10 @@ def _schedule_next(subscription: Subscription, wallet: Wallet) -> None:
     period = month_of(subscription.anchor, subscription.time_zone, subscription.granted_until)
     key, reason = _month(subscription, period)
     version = subscription.next_version or subscription.version
+    goes_on = subscription.state == Subscription.State.ACTIVE and not subscription.is_ending
     credits.schedule(
         wallet,
-        amount=version.monthly_credits,
+        amount=version.monthly_credits if goes_on else 0,
         kind=CreditGrant.Kind.PLAN,
         begins_at=period.start,
         expires_at=period.end,
@@ -252,13 +280,24 @@ def _replace(present: Subscription, version: PlanVersion, wallet: Wallet, now: d
     )
 
 
-def _apply_overdraft(wallet: Wallet, version: PlanVersion) -> None:
-    """Set the wallet's overdraft limit to the plan's, but not below what is overdrawn or held beyond zero already.
+def _finish(subscription: Subscription, wallet: Wallet, ended_at: datetime) -> None:
+    """End a subscription that nothing follows."""
+    subscription.state, subscription.ended_at = Subscription.State.ENDED, ended_at
+    subscription.next_version, subscription.is_ending = None, False
+    subscription.save(update_fields=["state", "ended_at", "next_version", "is_ending"])
+    _schedule_next(subscription, wallet)
+    _apply_overdraft(wallet, None)
+
+
+def _apply_overdraft(wallet: Wallet, version: PlanVersion | None) -> None:
+    """Set the wallet's overdraft limit to the plan's (None: there is none), but not below what is overdrawn or held
+    beyond zero already.
 
     What an earlier, higher limit allowed stands until the next month's credit comes. What is overdrawn counts even
     where grants have more left than that, as after a refund into one: they end, and it stays.
     """
-    allowed = version.overdraft_limit if version.overage == PlanVersion.Overage.OVERDRAFT else 0
+    is_allowed = version is not None and version.overage == PlanVersion.Overage.OVERDRAFT
+    allowed = version.overdraft_limit if is_allowed else 0
     sums = Wallet.objects.get(pk=wallet.pk)
     left = CreditGrant.objects.filter(wallet=wallet).aggregate(sum=Sum("remaining"))["sum"] or 0
     limit = max(allowed, sums.held - sums.posted, left - sums.posted)

@@ -70,7 +70,8 @@ def monthly_grants(now: Callable[[], datetime] = clock.now) -> Sweep:
             wallet__tenant=OuterRef("tenant"), source__startswith="month:", begins_at=OuterRef("granted_until")
         )
         after = Coalesce("next_version__monthly_credits", "version__monthly_credits")
-        waiting = Q(granted_until=None) | Q(granted_until__lte=now()) | (Q(after__gt=0) & ~Exists(scheduled))
+        is_unscheduled = Q(after__gt=0, is_ending=False) & ~Exists(scheduled)
+        waiting = Q(granted_until=None) | Q(granted_until__lte=now()) | is_unscheduled
         return Subscription.objects.alias(after=after).filter(waiting, state=Subscription.State.ACTIVE)
 
     return Sweep(due, lambda subscription: plans.grant_month(subscription, now()))

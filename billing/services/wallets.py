@@ -41,6 +41,19 @@ def lock(wallet_id: UUID) -> Wallet:
     return Wallet.objects.get(pk=wallet_id)
 
 
+@transaction.atomic
+def set_state(wallet_id: UUID, state: Wallet.State) -> Wallet:
+    """Freeze a wallet or open it again, and return it.
+
+    Of a frozen one nothing more is held: new requests are refused, and answers end where what they hold does. What was
+    held is charged, and credit may come in.
+    """
+    wallet = lock(wallet_id)
+    wallet.state = state
+    wallet.save(update_fields=["state"])
+    return wallet
+
+
 def account_of(wallet: Wallet) -> LedgerAccount:
     """Return the wallet's own ledger account."""
     return LedgerAccount.objects.get(kind=LedgerAccount.Kind.WALLET, wallet=wallet)

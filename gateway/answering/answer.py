@@ -106,6 +106,8 @@ async def answer_whole(generation: Answering, told: WholeFormat, client: watchin
     client.stop()
     _raise_failure(outcome, client)
     headers = {**dict(rate_headers(generation.rate_states)), **_credit_headers(outcome)}
+    if outcome.not_enforced:
+        headers["x-sluice-not-enforced"] = outcome.not_enforced
     await send_json(send, 200, told.whole(outcome), headers)
 
 

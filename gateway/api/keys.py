@@ -73,7 +73,7 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
         read_only_fields = fields
 
     def get_day_spent(self, key: APIKey) -> int | None:
-        """Return what the key spent today; None where that isn't limited, and so not counted."""
+        """Return what the key spent today; None where its spend was never limited, and so not counted."""
         return spent_of(key.budget).day
 
     def get_month_spent(self, key: APIKey) -> int | None:
@@ -81,7 +81,7 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
         return spent_of(key.budget).month
 
     def get_total_spent(self, key: APIKey) -> int | None:
-        """Return what it spent since it was limited."""
+        """Return what it spent since it was first limited."""
         return spent_of(key.budget).total
 
 

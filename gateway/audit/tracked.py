@@ -82,7 +82,7 @@ TRACKED = (
     Tracked(SignInLink, "sign_in_link", ("user", "expires_at")),
     Tracked(User, "user", ("email", "name", "is_active", "is_staff", "is_superuser", "password"), hidden=("password",)),
     Tracked(Authenticator, "second_factor", ("user", "type")),
-    Tracked(Subscription, "subscription", ("version", "next_version", "state", "time_zone")),
+    Tracked(Subscription, "subscription", ("version", "next_version", "is_ending", "state", "time_zone")),
     Tracked(Wallet, "wallet", ("state",)),
     Tracked(Plan, "plan", _all_but(Plan)),
     Tracked(PlanVersion, "plan_version", _all_but(PlanVersion)),
@@ -182,6 +182,7 @@ def _rates(version: RateCardVersion | None) -> Values:
 _CODES = {
     LedgerTransfer.Code.GRANT: "credit.granted",
     LedgerTransfer.Code.VOID: "credit.voided",
+    LedgerTransfer.Code.REFUND: "credit.refunded",
     LedgerTransfer.Code.ADJUSTMENT: "credit.adjusted",
 }
 
@@ -198,6 +199,8 @@ def _credit(instance: LedgerTransfer, created: bool, **_: Any) -> None:
         "reason": instance.reason,
         "grant": instance.grant_id,
     }
+    if instance.code == LedgerTransfer.Code.REFUND and instance.grant is not None:
+        after |= {name: getattr(instance.grant, name) for name in ("refunded_amount", "currency", "refund_reference")}
     record(action, instance, tenant=None if wallet is None else wallet.tenant_id, after=after)
 
 

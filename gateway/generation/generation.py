@@ -37,7 +37,18 @@ from gateway.runtime.metrics import Metrics
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Ledger, Running, Runtime
 from inference.errors import EngineError, UnpreparedError
-from inference.types import Delta, EngineFault, Event, Finished, FinishReason, Prepared, Started, Usage, Vector
+from inference.types import (
+    ANSWER_NOT_GUIDED,
+    Delta,
+    EngineFault,
+    Event,
+    Finished,
+    FinishReason,
+    Prepared,
+    Started,
+    Usage,
+    Vector,
+)
 from routing.types import Route
 
 HEAD_SECONDS = 10.0  # an answer that was refused, or failed at once, has that status: wait so long for its first sign
@@ -395,6 +406,9 @@ class Generation:
         facts = self._facts(error.code if error else sluice_reason or reason.value)
         operation = self._closing(finished, facts, delivered=self._delivered(error) if is_ours else None)
         charge = operation.charge if isinstance(operation, Settle) else 0
+        taken = charge
+        if reason is FinishReason.CANCELLED and not (finished.exact or charge):
+            taken = self.charge_so_far(self.prompt_usage)  # of what may have run for nothing, only so much a minute
         outcome = Outcome(
             reason,
             finished.usage if isinstance(operation, Settle) else Usage(),
@@ -405,24 +419,30 @@ class Generation:
             ttft_ms=self._times.ttft_ms(),
             duration_ms=self._times.duration_ms(),
             stop=finished.stop,
+            not_enforced=self._not_enforced(finished),
         )
         if self._delivery is not None:
             self._delivery.ended(self.id, operation, outcome)
-            await self._tell_end(outcome, charge)
+            await self._tell_end(outcome, taken)
             is_stored = await self._delivery.is_stored()
             if is_stored is None:  # the sweep asks the database, once it answers
                 self._metrics.settlements_deferred.inc()
-                return charge, msgspec.structs.replace(outcome, charge=None)
+                return taken, msgspec.structs.replace(outcome, charge=None)
             if not is_stored:
                 operation = self._closing(finished, facts, delivered=Usage())
         answer = await close_hold(self._ledger, operation)
         if answer is None:
             self._metrics.settlements_deferred.inc()
             self._unsettled(operation)
-            return charge, msgspec.structs.replace(outcome, charge=None)
+            return taken, msgspec.structs.replace(outcome, charge=None)
         if isinstance(operation, Settle):
             self._metrics.settled(self.route.counted_as, operation.classes, charge)
-        return charge, msgspec.structs.replace(outcome, charge=answer.charge, available=answer.posted - answer.held)
+        return taken, msgspec.structs.replace(outcome, charge=answer.charge, available=answer.posted - answer.held)
+
+    def _not_enforced(self, finished: Finished) -> str:
+        """Return what the answer was to be held to, where its engine found that it wasn't."""
+        guidance = self.intent.sampling.guidance
+        return guidance.kind.value if guidance is not None and ANSWER_NOT_GUIDED in finished.findings else ""
 
     def _closing(self, finished: Finished, facts: dict[str, Any], *, delivered: Usage | None) -> Settle | Release:
         return closing(
@@ -445,8 +465,8 @@ class Generation:
         is_stored = self._delivery is None or (error is not None and error.param is not None)
         return self._hold.meter.usage if self.intent.stream and is_stored else Usage()
 
-    async def _tell_end(self, outcome: Outcome, charge: int) -> None:
-        """Tell the reader the end, once the tenant's place is free and `charge` left taken of its credit bucket."""
+    async def _tell_end(self, outcome: Outcome, taken: int) -> None:
+        """Tell the reader the end, once the tenant's place is free and `taken` left of its credit bucket."""
         if self._is_out:
             return
         self._is_out = True
@@ -455,7 +475,7 @@ class Generation:
             if self._refusal is not None:
                 await self._limits.give_back()
             else:
-                await self._limits.close(charge)
+                await self._limits.close(taken)
         finally:
             self._gate.leave(self.principal)  # after its lease, which whoever comes next takes
             self._is_open = True

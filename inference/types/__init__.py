@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inference.types.events import (
+    ANSWER_NOT_GUIDED,
     CallPiece,
     Delta,
     EngineFault,
@@ -44,6 +45,7 @@ from inference.types.sampling import (
 )
 
 __all__ = [
+    "ANSWER_NOT_GUIDED",
     "BOUNDS",
     "LOADING",
     "MAX_GUIDANCE_CHARACTERS",

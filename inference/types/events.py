@@ -193,6 +193,9 @@ class Finished:
     findings: tuple[str, ...] = ()
 
 
+ANSWER_NOT_GUIDED = "answer_not_guided"
+"""The finding that a whole answer isn't what it was to be held to."""
+
 Event = Started | Delta | Vector | Finished
 
 

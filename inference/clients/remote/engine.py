@@ -52,7 +52,6 @@ from inference.types import (
     NothingRan,
     Prepared,
     Running,
-    Started,
     Tokens,
     Vector,
 )
@@ -164,8 +163,6 @@ class RemoteEngine:
             if not self._runs:
                 self._idle.set()
         if end is not None:
-            if end.usage.prompt and not run.has_begun:  # cancelled while the server may have read the prompt
-                yield Started(0)
             yield end
 
     async def extend(self, request_id: str, allowance: int, is_final: bool) -> None:

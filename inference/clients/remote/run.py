@@ -27,6 +27,7 @@ from inference.clients.remote.usage import Counter
 from inference.errors import UnreachableError
 from inference.tracing import traceparent
 from inference.types import (
+    ANSWER_NOT_GUIDED,
     Delta,
     EngineFault,
     Event,
@@ -116,8 +117,8 @@ class RemoteRun:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far; nothing before the server may have read the request."""
-        return self._counter.usage if self._was_sent else Usage()
+        """The usage so far; nothing before the answer begins, since nothing shows that the server computed anything."""
+        return self._counter.usage if self.has_begun else Usage()
 
     @property
     def tells_cached(self) -> bool:
@@ -143,7 +144,7 @@ class RemoteRun:
             error,
             stop,
             exact=is_exact,
-            is_estimate=not is_exact,
+            is_estimate=self.has_begun and not is_exact,
             queued_ms=(self._sent_at - self._created) * 1000,
             prefill_ms=(first - self._sent_at) * 1000,
             decode_ms=(now - first) * 1000,
@@ -155,7 +156,7 @@ class RemoteRun:
         sampling, text = self._prepared.request.sampling, "".join(self._guided)
         is_whole = reason is FinishReason.STOP and not sampling.stop and not sampling.stop_token_ids
         if text and is_whole and sampling.guidance is not None and not follows(sampling.guidance, text):
-            return (*self._counter.findings, "answer_not_guided")
+            return (*self._counter.findings, ANSWER_NOT_GUIDED)
         return self._counter.findings
 
     async def chat(self) -> AsyncGenerator[Event, None]:

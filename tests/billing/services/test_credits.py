@@ -218,6 +218,52 @@ def test_void_with_a_key_of_something_else_is_refused(wallet, give):
         credits.void(grant_id=made.pk, key="k", actor="a", reason="r")
 
 
+def test_refund_takes_out_the_rest_and_keeps_what_was_paid_back(wallet, give):
+    made = give(100, kind=Kind.PAID, paid_amount=999, currency="EUR")
+    charge(wallet, 30, made)
+    asked = {"grant_id": made.pk, "actor": "ada", "reason": "unhappy", "reference": "stripe re_1"}
+    for _ in range(2):
+        assert credits.refund(key="refund:1", **asked) == 70
+    made.refresh_from_db()
+    assert (made.remaining, made.refunded_amount, made.refund_reference) == (0, 999 * 70 // 100, "stripe re_1")
+    taken = LedgerTransfer.objects.get(code=LedgerTransfer.Code.REFUND)
+    assert (taken.amount, taken.credit.kind, taken.actor, taken.reason) == (70, "issuance_paid", "ada", "unhappy")
+    with pytest.raises(ValueError, match="grant: nothing is left"):
+        credits.refund(key="refund:2", **asked)
+    with pytest.raises(KeyReusedError):
+        credits.refund(key="refund:1", **{**asked, "reference": "another"})
+    assert_books_balance(wallet)
+
+
+def test_refund_pays_nothing_for_what_open_holds_may_need(wallet, give, hold):
+    made = give(100, kind=Kind.PAID, paid_amount=1_000, currency="EUR")
+    open_hold = hold(40)
+    assert credits.refund(grant_id=made.pk, key="k", actor="a", reason="r", reference="x") == 60
+    made.refresh_from_db()
+    assert (made.refunded_amount, made.remaining) == (600, 40)
+    Hold.objects.filter(pk=open_hold.pk).delete()
+    Wallet.objects.filter(pk=wallet.pk).update(held=0)
+    assert roll(wallet) == 40
+    assert_books_balance(wallet)
+
+
+@pytest.mark.parametrize(
+    ("terms", "asked", "field"),
+    [
+        ({"kind": Kind.PROMOTIONAL}, {}, "grant"),
+        ({"kind": Kind.PAID}, {}, "grant"),
+        ({"paid_amount": 5, "currency": "EUR"}, {"money": 6}, "money"),
+        ({"paid_amount": 5, "currency": "EUR"}, {"money": -1}, "money"),
+        ({"paid_amount": 5, "currency": "EUR"}, {"reference": " "}, "reference"),
+    ],
+)
+def test_a_refund_that_cannot_be_is_refused(wallet, give, terms, asked, field):
+    made = give(10, **terms)
+    with pytest.raises(ValueError, match=f"{field}: "):
+        credits.refund(**{"grant_id": made.pk, "key": "k", "actor": "a", "reason": "r", "reference": "x", **asked})
+    assert Wallet.objects.get(pk=wallet.pk).posted == 10
+
+
 def test_adjust_upwards_makes_a_grant(wallet):
     for _ in range(2):
         credits.adjust(wallet_id=wallet.pk, amount=50, key="adj:1", actor="ada", reason="goodwill")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from datetime import UTC, datetime, timedelta
 
@@ -25,6 +26,7 @@ steps = st.lists(
         st.tuples(st.just("hold"), amounts),
         st.tuples(st.just("settle"), st.floats(0, 1)),
         st.tuples(st.just("void"), st.integers(0, 5)),
+        st.tuples(st.just("refund"), st.integers(0, 5)),
         st.tuples(st.just("adjust"), st.integers(-50, 50).filter(bool)),
         st.tuples(st.just("wait"), st.integers(1, 3)),
     ),
@@ -47,8 +49,9 @@ class World:
 
     def grant(self, amount, days):
         expires_at = self.now + timedelta(days=days) if days else None
-        key = f"grant:{next(_numbers)}"
-        credits.grant(wallet_id=self.wallet.pk, amount=amount, kind="plan", key=key, expires_at=expires_at)
+        number = next(_numbers)
+        terms = {"kind": "paid", "paid_amount": 7, "currency": "EUR"} if number % 2 else {"kind": "plan"}
+        credits.grant(wallet_id=self.wallet.pk, amount=amount, key=f"grant:{number}", expires_at=expires_at, **terms)
 
     def hold(self, amount):
         roll(self.wallet)  # as the writer does before a reserve
@@ -78,6 +81,14 @@ class World:
         if grants:
             grant = grants[index % len(grants)]
             credits.void(grant_id=grant.pk, key=f"void:{next(_numbers)}", actor="a", reason="r")
+
+    def refund(self, index):
+        paid = list(CreditGrant.objects.filter(wallet=self.wallet, paid_amount__gt=0).order_by("id"))
+        if paid:
+            grant = paid[index % len(paid)]
+            key = f"refund:{next(_numbers)}"
+            with contextlib.suppress(ValueError):  # nothing is left of it
+                credits.refund(grant_id=grant.pk, key=key, actor="a", reason="r", reference="x")
 
     def adjust(self, amount):
         try:

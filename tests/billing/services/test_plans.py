@@ -197,11 +197,52 @@ def test_a_month_that_begins_repays_what_was_overdrawn(tenant, clock):
     assert check(connection, recompute=False) == []
 
 
-def test_ended_subscriptions_are_granted_nothing(tenant):
+def test_a_subscription_that_is_to_end_gives_no_further_month(tenant, clock):
     made = plans.subscribe(tenant.pk, "free")
-    Subscription.objects.update(state="ended")
-    assert grant_monthly(made.granted_until) == 0
+    assert plans.end(tenant.pk).is_ending
+    assert not ScheduledGrant.objects.exists()
+    assert grant_monthly(made.granted_until - timedelta(microseconds=1)) == 0, "it isn't due: nothing is missing"
+    clock.set(made.granted_until)
+    assert isinstance(apply_now([reserve(wallet_of(tenant), 1)])[0], Refused)
+    assert grant_monthly(made.granted_until) == 1
+    made.refresh_from_db()
+    assert (made.state, made.ended_at, made.is_ending) == ("ended", made.granted_until, False)
+    assert CreditGrant.objects.count() == 1
     assert plans.grant_month(made.pk, made.granted_until) is None
+    assert_books_balance(wallet_of(tenant))
+
+
+@pytest.mark.parametrize("slug", ["free", "business"])
+def test_an_end_is_called_off_by_choosing_a_plan(tenant, slug):
+    made = plans.subscribe(tenant.pk, "free")
+    plans.end(tenant.pk)
+    now = plans.change_plan(tenant.pk, slug)
+    assert (now.version.plan.slug, now.is_ending) == (slug, False)
+    assert ScheduledGrant.objects.get().amount == monthly(slug)
+    assert ScheduledGrant.objects.get().begins_at == made.granted_until
+
+
+def test_an_end_at_once_leaves_the_credit_and_no_overdraft(tenant):
+    plans.publish_version(Plan.objects.get(slug="free"), overage="overdraft", overdraft_limit=50)
+    plans.subscribe(tenant.pk, "free")
+    ended = plans.end(tenant.pk, at_once=True)
+    assert (ended.state, ended.ended_at is not None) == ("ended", True)
+    wallet = wallet_of(tenant)
+    assert (wallet.posted, wallet.overdraft_limit) == (monthly("free"), 0)
+    assert not ScheduledGrant.objects.exists()
+    assert grant_monthly(ended.granted_until) == 0
+    with pytest.raises(NotSubscribedError):
+        plans.end(tenant.pk)
+    assert plans.subscribe(tenant.pk, "business").pk != ended.pk
+
+
+def test_a_month_that_is_over_ends_a_subscription_before_any_sweep(tenant, clock):
+    made = plans.subscribe(tenant.pk, "free")
+    plans.end(tenant.pk)
+    clock.set(made.granted_until + timedelta(days=1))
+    assert plans.end(tenant.pk, at_once=True) == made
+    made.refresh_from_db()
+    assert (made.state, made.ended_at) == ("ended", made.granted_until)
 
 
 def test_upgrade_takes_effect_now_and_grants_the_rest_of_the_difference(tenant):

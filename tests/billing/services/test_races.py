@@ -12,8 +12,11 @@ from django.utils import timezone
 from billing.models import CreditGrant, LedgerTransfer, Subscription, Wallet
 from billing.services import credits, plans, wallets
 from billing.services.errors import InsufficientCreditError
+from billing.writer.apply import apply_now
+from billing.writer.operations import Held
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import roll
+from tests.billing.writer.world import reserve
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
@@ -71,6 +74,24 @@ def test_rolls_and_voids_at_once_take_each_grant_once(wallet, give, clock):
         lambda: credits.void(grant_id=made[0].pk, key="v", actor="a", reason="r"),
     )
     assert Wallet.objects.get(pk=wallet.pk).posted == 0
+    assert_books_balance(wallet)
+
+
+def test_a_grant_is_paid_back_once_and_not_for_what_a_request_holds(wallet, give):
+    """Without the wallet's lock both refunds paid for the whole grant, and the request was charged to nobody."""
+    made = give(100, kind="paid", paid_amount=1_000, currency="EUR")
+
+    def refund(number):
+        asked = {"key": f"refund:{number}", "reference": f"re_{number}", "actor": "a", "reason": "r"}
+        return lambda: credits.refund(grant_id=made.pk, **asked)
+
+    held, *answers = at_once(lambda: apply_now([reserve(wallet, 40)]), refund(1), refund(2))
+    made.refresh_from_db()
+    kept = 40 if isinstance(held[0], Held) else 0
+    assert sorted(map(str, answers)) == sorted([str(100 - kept), "grant: nothing is left of it that isn't held"])
+    assert (made.refunded_amount, made.remaining) == (10 * (100 - kept), kept)
+    fresh = Wallet.objects.get(pk=wallet.pk)
+    assert (fresh.posted, fresh.held) == (kept, kept)
     assert_books_balance(wallet)
 
 

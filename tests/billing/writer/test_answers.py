@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
+from billing.services import credits, wallets
 from billing.writer import WriterError
 from billing.writer.apply import apply_now
 from billing.writer.operations import (
@@ -95,8 +96,36 @@ def test_reserve_takes_what_fits_down_to_its_least(desk):
     assert desk.ask_one(reserve(wallet, 80, 21)) == Refused("wallet", 20, 100)
     assert desk.ask_one(reserve(wallet, 80, 20)) == Held(20, 0)
     assert desk.ask_one(reserve(wallet, 80, 1)) == Refused("wallet", 0, 100)
-    Wallet.objects.filter(pk=wallet.pk).update(state=Wallet.State.FROZEN)
+
+
+def test_a_frozen_wallet_holds_nothing_until_it_is_opened(desk):
+    wallet = make_wallet(credit=100)
+    assert desk.ask_one(reserve(wallet, 10)) == Held(10, 90)  # the writer knows it as open
+    wallets.set_state(wallet.pk, Wallet.State.FROZEN)
     assert desk.ask_one(reserve(wallet, 0, 0)) == Refused("wallet_frozen", 0)
+    wallets.set_state(wallet.pk, Wallet.State.OPEN)
+    assert desk.ask_one(reserve(wallet, 10)) == Held(10, 80)
+
+
+def test_a_charge_is_taken_from_as_many_grants_as_a_wallet_may_have(desk):
+    """Its transfers were numbered beyond what PostgreSQL's column takes: it could never be charged there."""
+    wallet = make_wallet(credit=1)
+    most = credits.MOST_OPEN_GRANTS
+    grants = [CreditGrant(wallet=wallet, kind="paid", amount=1, remaining=1) for _ in range(most - 1)]
+    CreditGrant.objects.bulk_create(grants)
+    account, issuance = wallets.account_of(wallet), wallets.operator_account("issuance_paid")
+    LedgerTransfer.objects.bulk_create(
+        LedgerTransfer(debit=issuance, credit=account, amount=1, code=LedgerTransfer.Code.GRANT, grant=one)
+        for one in grants
+    )
+    Wallet.objects.filter(pk=wallet.pk).update(posted=most)
+    for kind in ("paid", "promotional"):
+        with pytest.raises(ValueError, match="wallet: it has 10000 grants"):
+            grant(wallet, 1, kind=kind)
+    made = reserve(wallet, most)
+    assert desk.ask_one(made) == Held(most, 0)
+    assert desk.ask_one(settle(made, most)) == Settled(most, 0, 0)
+    assert grant(wallet, 1).remaining == 1
 
 
 def test_an_overdrawn_wallet_holds_nothing_more(desk):
@@ -232,7 +261,7 @@ def test_a_frozen_wallet_extends_no_hold(desk):
     wallet = make_wallet(credit=100)
     made = reserve(wallet, 20)
     desk.ask_one(made)
-    Wallet.objects.update(state=Wallet.State.FROZEN)
+    wallets.set_state(wallet.pk, Wallet.State.FROZEN)
     assert desk.ask_one(extend(made, 50, 21)) == Refused("wallet_frozen", 0)
     assert desk.ask_one(extend(made, 20, 20)) == Held(20, 80)
     assert desk.ask_one(settle(made, 15)) == Settled(15, 85, 0)

@@ -115,18 +115,28 @@ def test_what_another_period_gets_back_makes_no_room_in_this_one():
 
 
 def test_what_began_before_the_budget_does_not_count(desk):
-    """Nor does it go wrong when the budget was lifted and set again meanwhile."""
     wallet = make_wallet(credit=1000)
     early = reserve(wallet, 50)
     desk.ask(early)
     budget = make_budget(wallet, total_limit=100)
-    middle = of_budget(budget, reserve(wallet, 50))
-    desk.ask(middle)
-    assert budgets.set_budget(wallet=wallet.pk, api_key=budget.api_key, limits=budgets.SpendLimits()) is None
+    desk.ask(settle(early, 50))
+    assert counts(budget) == (0, 0, 0, 0)
+
+
+def test_a_lifted_budget_limits_nothing_and_goes_on_counting(desk):
+    """It was forgotten: whoever lifted a limit and set it again spent it twice."""
+    wallet = make_wallet(credit=1000)
+    budget = make_budget(wallet, total_limit=100)
+    before = of_budget(budget, reserve(wallet, 60))
+    desk.ask(before)
+    desk.ask(settle(before, 60))
+    lifted = budgets.set_budget(wallet=wallet.pk, api_key=budget.api_key, limits=budgets.SpendLimits())
+    meanwhile = of_budget(lifted, reserve(wallet, 500))
+    assert desk.ask(meanwhile) == [Held(500, 440)]
+    desk.ask(settle(meanwhile, 25))
     again = make_budget(wallet, budget.api_key, total_limit=100)
-    assert desk.ask(of_budget(budget, reserve(wallet, 500)))[0] == Held(500, 400)  # the limit as it was is gone
-    desk.ask(settle(early, 50), settle(middle, 50))
-    assert counts(again) == (0, 0, 0, 0)
+    assert counts(again) == (0, 85, 85, 85)
+    assert desk.ask(of_budget(again, reserve(wallet, 50, least=1))) == [Held(15, 900)]
 
 
 def test_a_new_limit_holds_at_once_and_keeps_what_was_spent(desk):

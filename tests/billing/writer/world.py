@@ -31,9 +31,7 @@ def make_wallet(credit: int = 0, overdraft: int = 0) -> Wallet:
 
 
 def make_budget(wallet: Wallet, key=None, **limits: int) -> Budget:
-    made = budgets.set_budget(wallet=wallet.pk, api_key=key or uuid.uuid4(), limits=budgets.SpendLimits(**limits))
-    assert made is not None
-    return made
+    return budgets.set_budget(wallet=wallet.pk, api_key=key or uuid.uuid4(), limits=budgets.SpendLimits(**limits))
 
 
 def of_budget(budget: Budget, made: Reserve) -> Reserve:

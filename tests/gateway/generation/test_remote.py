@@ -140,6 +140,25 @@ async def test_the_operators_limit_bounds_an_answer(stand):
         assert answer.json()["usage"]["completion_tokens"] == 5
 
 
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "required": ["a"]}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "told"),
+    [
+        ('{"b":1}', SCHEMA, "json_schema"),
+        ("sure", {"type": "json_object"}, "json_object"),
+        ('{"a":1}', SCHEMA, None),
+        ("sure", {"type": "text"}, None),
+    ],
+)
+async def test_a_client_is_told_that_a_server_dropped_its_schema(stand, text, form, told):
+    async with stand() as at:
+        answer = await at.chat(text, response_format=form).finished()
+        assert answer.json()["choices"][0]["message"]["content"] == text
+        assert answer.headers.get("x-sluice-not-enforced") == told
+
+
 async def test_a_client_that_leaves_stops_the_server_and_pays_for_what_it_got(stand):
     """What of its prompt vLLM had cached nobody knows then: all of it is charged, as an estimate."""
     async with stand(stall_at=4, cached=9) as at:
@@ -153,17 +172,18 @@ async def test_a_client_that_leaves_stops_the_server_and_pays_for_what_it_got(st
         assert charged == 10 * 10 + 3 * 40
 
 
-async def test_a_client_that_leaves_before_the_first_token_stops_the_server_and_pays_for_its_prompt(stand):
-    """What the server computed of it nobody knows, so it is an estimate."""
-    async with stand(hang_before=True) as at:
+async def test_a_client_that_leaves_before_the_answer_begins_pays_nothing_but_its_rate_counts_the_prompt(stand):
+    """Nothing shows that the server computed any of it; without the rate a tenant had prompts computed for nothing."""
+    rate = {"credit_limit": 150, "credit_period_s": 86_400, "credit_burst": 150}
+    async with stand(hang_before=True, terms=rate) as at:
         exchange = at.chat()
         await at.upstream.until(lambda: at.upstream.running)
         exchange.leave()
         await exchange.finished()
         await at.upstream.until(lambda: at.upstream.aborted)
         charged, [row] = await at.books(1)
-        assert (row.input_tokens, row.output_tokens, row.exact, row.finish) == (10, 0, False, "cancelled")
-        assert charged == 10 * 10
+        assert (charged, row.input_tokens, row.exact, row.waived, row.finish) == (0, 0, True, False, "cancelled")
+        assert_error(await at.chat().finished(), 429, "rate_limit_exceeded")
 
 
 async def test_a_client_that_leaves_a_silent_server_says_nothing_for_it(stand):

@@ -156,8 +156,8 @@ async def test_a_cancel_ends_a_request_whose_head_never_comes(remote):
 
 
 @pytest.mark.parametrize("closes", [True, False], ids=["iterator closed", "cancelled"])
-async def test_a_prompt_that_was_sent_is_charged_as_an_estimate_when_its_client_leaves_at_once(remote, closes):
-    """Else a tenant can have foreign GPUs compute prompts for nothing."""
+async def test_a_prompt_costs_nothing_when_its_client_leaves_before_the_answer_begins(remote, closes):
+    """Nothing shows that the server computed any of it."""
     engine, upstream = await remote("generic", hang_before=True)
     request = chat("word " * 200)
     prepared = await engine.prepare(request)
@@ -175,11 +175,9 @@ async def test_a_prompt_that_was_sent_is_charged_as_an_estimate_when_its_client_
     else:
         await engine.cancel(request.id)
         await task
-        [started, finished] = events
-        assert started == Started(0)
-        assert (finished.reason, finished.exact, finished.is_estimate) == (FinishReason.CANCELLED, False, True)
-        assert 200 < finished.usage.prompt <= prepared.most_prompt
-        assert finished.usage.completion == 0
+        [finished] = events
+        assert (finished.reason, finished.exact, finished.is_estimate) == (FinishReason.CANCELLED, False, False)
+        assert finished.usage == Usage()
     assert await engine.usage_of(request.id) == Lost()
 
 

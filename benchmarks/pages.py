@@ -1,0 +1,255 @@
+"""What the operator's and a tenant's pages cost over many records: milliseconds, queries and bytes of each page.
+
+    python benchmarks/pages.py [--records 1000000] [--tenants 10000] [--times 3] [--only TEXT] [--slowest]
+
+A PostgreSQL server of its own is filled by SQL alone; the pages are asked through Django's test client. The least of
+`--times` tries is shown: what was waited, and what a busy machine doesn't lengthen, processor time, ours and the server's.
+`--slowest` adds the slowest query of each page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+AIM_MS = 200
+MODELS = 20
+DAYS = 60
+
+MADE = """CREATE FUNCTION made(at timestamptz, n bigint) RETURNS uuid IMMUTABLE PARALLEL SAFE LANGUAGE sql AS $$
+SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
+    || substr(md5(n::text), 4, 15))::uuid $$"""
+"""A uuid7 of a moment and a number."""
+
+
+def filled(records: int, tenants: int) -> None:
+    """Fill the migrated database."""
+    from django.db import connection
+
+    from billing.models import CreditGrant, LedgerAccount, LedgerTransfer, UsageRecord, Wallet
+    from billing.services.plans import ensure_default_plans
+    from billing.services.wallets import ensure_operator_accounts
+    from gateway.database.connections import lift_limits
+    from gateway.models import APIKey, AuditEvent, Project, RefusalCount, Tenant
+
+    ensure_default_plans()
+    ensure_operator_accounts()
+    lift_limits()
+
+    def identifier(kind: int, number: str) -> str:
+        return f"made('2026-01-01', {kind * 10**8} + {number})"
+
+    with connection.cursor() as cursor:
+
+        def rows(_table, _rows: int, /, **given: str) -> None:
+            """Insert rows n = 0, 1, … of expressions over n; other columns get the fields' defaults."""
+            for field in _table._meta.concrete_fields:
+                if field.column in given or field.null or field.has_db_default():
+                    continue
+                if field.get_internal_type() == "BigAutoField":
+                    continue
+                default = field.get_default()
+                text = {dict: "'{}'", list: "'[]'", bool: str(default)}.get(type(default), f"'{default}'")
+                given[field.column] = text
+            columns = ", ".join(f'"{name}"' for name in given)
+            cursor.execute(
+                f"INSERT INTO {_table._meta.db_table} ({columns}) "
+                f"SELECT {', '.join(given.values())} FROM generate_series(0, {_rows - 1}) AS n"
+            )
+
+        cursor.execute(f"SET session_replication_role = replica; {MADE}")  # without triggers, and checks of references
+        owner = f"(n % {tenants})"
+        at = f"now() - (n + 1) * interval '1 second' * {DAYS * 86400 / records}"
+        ids = {name: identifier(kind, "n") for kind, name in enumerate(("tenant", "project", "key", "wallet", "own"))}
+        of = {name: identifier(kind, owner) for kind, name in enumerate(ids)}
+        rows(Tenant, tenants, id=ids["tenant"], name="'Tenant ' || n", slug="'tenant-' || n")
+        rows(Project, tenants, id=ids["project"], tenant_id=ids["tenant"], name="'Default'")
+        rows(
+            APIKey, tenants, id=ids["key"], tenant_id=ids["tenant"], project_id=ids["project"], name="'key'",
+            prefix="'sk-sluice-'", last_four="'abcd'", digest="md5(n::text)",
+        )  # fmt: skip
+        rows(Wallet, tenants, id=ids["wallet"], tenant_id=ids["tenant"], posted="10000000000")
+        rows(LedgerAccount, tenants, id=ids["own"], kind="'wallet'", wallet_id=ids["wallet"])
+        rows(
+            CreditGrant, 5 * tenants, id=identifier(5, "n"), wallet_id=of["wallet"], kind="'promotional'",
+            amount="10000000000", remaining="CASE WHEN n % 5 = 0 THEN 1000000 ELSE 0 END",
+            expires_at="CASE WHEN n % 2 = 0 THEN now() + interval '20 days' END",
+        )  # fmt: skip
+        used = {
+            "tenant": of["tenant"],
+            "project": of["project"],
+            "api_key": of["key"],
+            "model": f"'model-' || n % {MODELS}",
+        }
+        rows(
+            UsageRecord, records, id=f"made({at}, n)", request=f"made({at}, n)",
+            day=f"(({at}) AT TIME ZONE 'UTC')::date",
+            wallet=of["wallet"], deployment=of["tenant"], card_version=of["tenant"], endpoint="'chat.completions'",
+            input_tokens="100 + n % 900", output_tokens="50", charge="CASE WHEN n % 20011 = 0 THEN 0 ELSE 1000 END",
+            held="2000", exact="n % 1009 > 0", waived="n % 20011 = 0", finish="'stop'", reserved_at=at, settled_at=at,
+            **used,
+        )  # fmt: skip
+        cursor.execute("SELECT id FROM billing_ledgeraccount WHERE kind = 'usage'")
+        [[usage]] = cursor.fetchall()
+        rows(
+            LedgerTransfer, records, debit_id=of["own"], credit_id=f"'{usage}'", amount="1000", code="2",
+            request=f"made({at}, n)", booked_at=at, effective_at=at,
+        )  # fmt: skip
+        rows(
+            RefusalCount, records // 5, id=identifier(6, "n"), minute=f"date_trunc('minute', {at})",
+            tenant_id=of["tenant"], api_key_id=of["key"], status="429", code="'rate_limit_exceeded'",
+            model=used["model"], count="3", last_request=f"made({at}, n)", last_at=at,
+        )  # fmt: skip
+        rows(
+            AuditEvent, records // 5, id=f"made({at}, n)", at=at, tenant_id=of["tenant"], actor="'boss@x.example'",
+            action="'key.created'", target_type="'apikey'", target_id="n::text", target="'key'",
+        )  # fmt: skip
+        sums(cursor)
+        cursor.execute("RESET session_replication_role; ANALYZE")
+
+
+def sums(cursor) -> None:
+    """Fill the rollups from the records."""
+    cursor.execute(
+        """INSERT INTO billing_usagerollup (id, hour, tenant, project, api_key, model, requests, input_tokens,
+            cache_read_tokens, output_tokens, charge)
+        SELECT gen_random_uuid(), date_trunc('hour', settled_at), tenant, project, api_key, model, count(*),
+            sum(input_tokens), 0, sum(output_tokens), sum(charge)
+        FROM billing_usagerecord GROUP BY 2, 3, 4, 5, 6"""
+    )
+
+
+def pages() -> list[tuple[str, str]]:
+    """Return what is measured: a name and an address each."""
+    from django.contrib import admin
+    from django.urls import reverse
+
+    from billing.models import UsageRecord, Wallet
+    from gateway.models import Tenant
+
+    found = [("first page", reverse("admin:index"))]
+    for model in sorted(admin.site._registry, key=lambda one: one._meta.label):
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
+        found += [(f"{model._meta.label} list", reverse(f"{name}_changelist"))]
+        if admin.site._registry[model].search_fields:
+            found += [(f"{model._meta.label} search", f"{reverse(f'{name}_changelist')}?q=tenant-77")]
+        found += [(f"{model._meta.label} add", reverse(f"{name}_add"))]
+        row = model._base_manager.order_by("pk").last()
+        if row is not None:
+            found += [(f"{model._meta.label} page", reverse(f"{name}_change", args=[row.pk]))]
+    last = UsageRecord.objects.order_by("day", "request").last()
+    used = reverse("admin:billing_usagerecord_changelist")
+    given = [
+        f"q={last.request}", f"q={last.tenant}", "q=nobody", "model=model-7", "waived__exact=1", "exact__exact=0",
+        "waived__exact=1&model=model-7", f"day__gte={last.day}", "p=50",
+    ]  # fmt: skip
+    found += [(f"usage ?{query}", f"{used}?{query}") for query in given]
+    wallet = Wallet.objects.get(tenant=last.tenant)
+    ledger = reverse("admin:billing_ledgertransfer_changelist")
+    found += [(f"ledger ?{query}", f"{ledger}?{query}") for query in ("code__exact=2", "code__exact=5", "q=Tenant 77")]
+    choices = f"{reverse('admin:autocomplete')}?app_label=billing&model_name=creditgrant&field_name=wallet"
+    found += [
+        ("grants ?kind=paid", f"{reverse('admin:billing_creditgrant_changelist')}?kind__exact=paid"),
+        ("wallets ?state=frozen", f"{reverse('admin:billing_wallet_changelist')}?state__exact=frozen"),
+        ("adjust a wallet", f"{reverse('admin:billing_ledgertransfer_add')}?wallet={wallet.pk}"),
+        ("grant to a wallet", f"{reverse('admin:billing_creditgrant_add')}?wallet={wallet.pk}"),
+        ("new key of a tenant", f"{reverse('admin:gateway_apikey_add')}?tenant={last.tenant}"),
+        ("choices of wallets", f"{choices}&term=tenant-77"),
+    ]
+    slug = Tenant.objects.get(pk=last.tenant).slug
+    found += [
+        (f"a tenant's {name}", f"/{slug}/{path}")
+        for name, path in (("usage", "usage/"), ("request", f"usage/{last.request}/"))
+    ]
+    return found
+
+
+def processor_ms(folder: Path) -> tuple[float, float]:
+    """Return the processor time of this process and of the server's that serve it."""
+    served = 0.0
+    postmaster = (folder / "data" / "postmaster.pid").read_text().split()[0]
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if status.read_text().rpartition(")")[2].split()[1] == postmaster:
+                served += int((status.parent / "schedstat").read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return 1000 * time.process_time(), served / 1e6
+
+
+def measured(folder: Path, times: int, only: str, *, is_slowest: bool) -> None:
+    """Ask for each page and print the table."""
+    from django.conf import settings
+    from django.db import connection
+    from django.test import Client
+    from django.test.utils import CaptureQueriesContext
+
+    from gateway.models import Membership, Tenant, User
+
+    settings.ALLOWED_HOSTS = ["testserver"]
+    operator = User.objects.create_superuser("root@example.com")
+    newest = Tenant.objects.order_by("pk").first()
+    Membership(tenant=newest, user=operator, role="owner").save(force_insert=True)
+    client = Client()
+    client.force_login(operator, backend="django.contrib.auth.backends.ModelBackend")
+    client.get("/")
+    print("| page | ms | ours, ms | server, ms | queries | kB | |\n|---|---|---|---|---|---|---|")
+    for name, address in pages():
+        if only not in name:
+            continue
+        best, ours, theirs, slowest = float("inf"), float("inf"), float("inf"), ""
+        for _ in range(times):
+            with CaptureQueriesContext(connection) as queries:
+                before, started = processor_ms(folder), time.perf_counter()
+                answer = client.get(address)
+                best = min(best, 1000 * (time.perf_counter() - started))
+                after = processor_ms(folder)
+                ours, theirs = min(ours, after[0] - before[0]), min(theirs, after[1] - before[1])
+            if is_slowest:
+                worst = max(queries, key=lambda one: float(one["time"]), default=None)
+                slowest = f"{1000 * float(worst['time']):.0f} ms: {worst['sql'][:1500]}" if worst else ""
+        told = "" if answer.status_code == 200 else f"status {answer.status_code} "
+        told += "beyond the aim" if ours + theirs > AIM_MS else ""
+        size = len(answer.content) / 1000
+        spent = f"{best:.0f} | {ours:.0f} | {theirs:.0f}"
+        print(f"| {name} | {spent} | {len(queries)} | {size:.0f} | {told} {slowest}|", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=1_000_000)
+    parser.add_argument("--tenants", type=int, default=10_000)
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--slowest", action="store_true")
+    options = parser.parse_args()
+    from tests.services.postgres import PostgresServer
+
+    home, server = tempfile.mkdtemp(prefix="sluice-bench-"), PostgresServer.start("shared_buffers=512MB")
+    os.environ |= {"SLUICE_HOME": home, "SLUICE_ENV": "test", "DATABASE_URL": server.url}
+    os.environ["DJANGO_SETTINGS_MODULE"] = "gateway.settings"
+    try:
+        import django
+        from django.core.management import call_command
+
+        django.setup()
+        call_command("migrate", verbosity=0)
+        started = time.perf_counter()
+        filled(options.records, options.tenants)
+        print(f"{options.records:,} records of {options.tenants:,} tenants in {time.perf_counter() - started:.0f} s\n")
+        measured(server.folder, options.times, options.only, is_slowest=options.slowest)
+    finally:
+        server.stop()
+        shutil.rmtree(home)
+
+
+if __name__ == "__main__":
+    main()
