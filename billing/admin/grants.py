@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import secrets
 from typing import Any
+from uuid import UUID
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
 from unfold.decorators import action
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from billing.admin.base import CreditsField, ReasonForm, ServiceAdmin, ServiceForm, credits_column, take_over
+from billing.admin.base import (
+    CreditsField,
+    ReasonForm,
+    SearchById,
+    ServiceAdmin,
+    ServiceForm,
+    credits_column,
+    take_over,
+    wallets_of_tenants_named,
+)
 from billing.models import CreditGrant
 from billing.services import credits
 from billing.unit import format_credits
@@ -83,14 +93,14 @@ class RefundForm(ReasonForm):
 
 
 @admin.register(CreditGrant)
-class CreditGrantAdmin(ServiceAdmin):
+class CreditGrantAdmin(SearchById, ServiceAdmin):
     """Grants with what is left of them."""
 
     add_form = GrantForm
     list_display = ["wallet", "kind", "display_amount", "display_remaining", "priority", "expires_at", "created_at"]
     list_filter = ["kind", ("expires_at", admin.EmptyFieldListFilter)]
     list_select_related = ["wallet__tenant"]
-    search_fields = ["wallet__tenant__name", "wallet__tenant__slug", "source"]
+    search_help_text = "A grant's id, where it came from, or a tenant's name."
     autocomplete_fields = ["wallet"]
     ordering = ["-created_at"]
     actions = ["void_grants"]
@@ -107,6 +117,12 @@ class CreditGrantAdmin(ServiceAdmin):
         """Offer voiding to operators who may grant."""
         found = super().get_actions(request)
         return found if self.has_add_permission(request) else {}
+
+    def rows_named(self, rows: QuerySet[Any], text: str, identifier: UUID | None) -> QuerySet[Any]:
+        if identifier is not None:
+            return rows.filter(pk=identifier)
+        named = [wallet for wallet, _ in wallets_of_tenants_named(text)]
+        return rows.filter(Q(wallet__in=named) | Q(source=text))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         given = form.cleaned_data

@@ -16,21 +16,20 @@ from unfold.decorators import display
 
 from billing.admin.base import ReadOnlyAdmin, SearchById, credits_column, table, wallets_of_tenants_named
 from billing.ids import day_of
-from billing.models import UsageRecord, UsageRollup, Wallet
+from billing.models import UsageRecord, Wallet
 from billing.selectors.prices import bill_of
+from billing.selectors.usage import models_since
 from billing.unit import format_credits
 
 
 class ModelFilter(admin.SimpleListFilter):
-    """Models used in the last 90 days, from the rollups: there are too many records to search."""
+    """Models used in the last 90 days: there are too many records to search."""
 
     title = "model"
     parameter_name = "model"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:
-        since = timezone.now() - timedelta(days=90)
-        names = UsageRollup.objects.filter(hour__gte=since).order_by("model").values_list("model", flat=True).distinct()
-        return [(name, name) for name in names]
+        return [(name, name) for name in models_since(timezone.now().date() - timedelta(days=90))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(model=self.value()) if self.value() else queryset

@@ -7,12 +7,12 @@ from uuid import UUID
 
 from django import forms
 from django.contrib import admin
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
-from unfold.widgets import UnfoldAdminSelectWidget
 
 from billing.admin.base import (
     CreditsField,
@@ -27,7 +27,7 @@ from billing.admin.base import (
     wallets_of_tenants_named,
 )
 from billing.admin.grants import mint_key
-from billing.models import Hold, LedgerAccount, LedgerTransfer, Wallet
+from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Wallet
 from billing.selectors.ledger import ledger_of
 from billing.services import credits, wallets
 from billing.unit import format_credits
@@ -41,7 +41,6 @@ class WalletAdmin(ReadOnlyAdmin):
 
     list_display = ["tenant", "name", "display_posted", "display_held", "state", "next_grant_change_at"]
     list_filter = ["state"]
-    list_select_related = ["tenant"]
     search_fields = ["tenant__name", "tenant__slug"]
     ordering = ["tenant__name", "name"]
     fields = [
@@ -53,6 +52,11 @@ class WalletAdmin(ReadOnlyAdmin):
     display_posted = credits_column("posted", "Posted")
     display_held = credits_column("held", "Held")
     display_overdraft = credits_column("overdraft_limit", "Overdraft limit")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Wallet]:
+        """Return the wallets with their tenants, whose names stand for them wherever one is chosen."""
+        rows: QuerySet[Wallet] = super().get_queryset(request)
+        return rows.select_related("tenant")
 
     @display(description=f"Ledger, the newest {LEDGER_LINES} lines")
     def display_ledger(self, wallet: Wallet) -> SafeString:
@@ -112,7 +116,9 @@ class WalletAdmin(ReadOnlyAdmin):
 class AdjustForm(ServiceForm):
     """The form of an adjustment of a wallet, up or down."""
 
-    wallet = forms.ModelChoiceField(Wallet.objects.select_related("tenant"), widget=UnfoldAdminSelectWidget)
+    wallet = forms.ModelChoiceField(
+        Wallet.objects.select_related("tenant"), widget=AutocompleteSelect(CreditGrant.wallet.field, admin.site)
+    )
     correction = CreditsField(is_signed=True, help_text="Credits; below zero takes away what isn't held.")
     reason = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Kept in the ledger.")
     key = forms.CharField(max_length=100, widget=forms.HiddenInput, initial=mint_key)

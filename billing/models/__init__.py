@@ -5,7 +5,7 @@ from billing.models.cards import Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.plans import Plan, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
-from billing.models.usage import Hold, OutboxEvent, UsageRecord, UsageRollup
+from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 __all__ = [
     "Budget",
@@ -22,6 +22,7 @@ __all__ = [
     "Reconciliation",
     "ScheduledGrant",
     "Subscription",
+    "UsageDay",
     "UsageRecord",
     "UsageRollup",
     "Wallet",

@@ -118,7 +118,8 @@ class CreditGrant(models.Model):
                 fields=["wallet", "priority", "expires_at"],
                 condition=Q(remaining__gt=0),
                 name="credit_grant_burn_order",
-            )
+            ),
+            models.Index(fields=["created_at"], name="credit_grant_newest"),
         ]
 
     def __str__(self) -> str:
@@ -211,6 +212,8 @@ class LedgerTransfer(models.Model):
         indexes = [
             models.Index(fields=["debit", "booked_at"], name="ledger_transfer_debit_booked"),
             models.Index(fields=["credit", "booked_at"], name="ledger_transfer_credit_booked"),
+            # Charges are nearly all: whoever looks for anything else would read them all.
+            models.Index(fields=["code", "id"], condition=~Q(code=2), name="ledger_transfer_no_charges"),
         ]
 
     def __str__(self) -> str:

@@ -118,6 +118,7 @@ class UsageRecord(models.Model):
             models.Index(fields=["tenant", "day", "request"], name="usage_record_tenant_day"),
             models.Index(fields=["api_key", "day", "request"], name="usage_record_key_day"),
             models.Index(fields=["day", "request"], condition=Q(exact=False), name="usage_record_estimated"),
+            models.Index(fields=["day", "request"], condition=Q(waived=True), name="usage_record_waived"),
         ]
 
     def __str__(self) -> str:
@@ -183,3 +184,22 @@ class UsageRollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hour} {self.model}"
+
+
+class UsageDay(models.Model):
+    """The rollups of one UTC day and model, summed over all tenants: what the operator's first page reads."""
+
+    id = models.BigAutoField(primary_key=True)
+    day = models.DateField()
+    model = models.CharField(max_length=120)
+    requests = models.BigIntegerField()
+    input_tokens = models.BigIntegerField()
+    cache_read_tokens = models.BigIntegerField()
+    output_tokens = models.BigIntegerField()
+    charge = models.BigIntegerField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["day", "model"], name="usage_day_once")]
+
+    def __str__(self) -> str:
+        return f"{self.day} {self.model}"

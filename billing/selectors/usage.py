@@ -12,7 +12,7 @@ from django.db.models import Sum
 from django.db.models.functions import TruncDate
 
 from billing.ids import day_of, first_at
-from billing.models import Hold, OutboxEvent, UsageRecord, UsageRollup
+from billing.models import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,32 @@ def usage_by_hour(
     ]
 
 
+def usage_of_all(first: date, last: date) -> list[UsageSum]:
+    """Return sums over all tenants per UTC day from `first` to `last`, both included, and model."""
+    days = UsageDay.objects.filter(day__gte=first, day__lte=last).order_by("day", "model")
+    return [
+        UsageSum(
+            one.day,
+            one.model,
+            api_key=None,
+            project=None,
+            requests=one.requests,
+            input_tokens=one.input_tokens,
+            cache_read_tokens=one.cache_read_tokens,
+            output_tokens=one.output_tokens,
+            charge=one.charge,
+        )
+        for one in days
+    ]
+
+
+def models_since(first: date) -> list[str]:
+    """Return the models that were used since that UTC day, by name."""
+    return list(UsageDay.objects.filter(day__gte=first).order_by("model").values_list("model", flat=True).distinct())
+
+
 def usage_by_day(
-    tenant: UUID | None,
+    tenant: UUID,
     first: date,
     last: date,
     *,
@@ -90,15 +114,13 @@ def usage_by_day(
 ) -> list[UsageSum]:
     """Return sums per UTC day from `first` to `last`, both included, split by any of model, api_key and project.
 
-    Summed from the hourly rollups, which lag by seconds. Without `tenant`, of all tenants. ValueError for an unknown
-    `by`.
+    Summed from the hourly rollups, which lag by seconds. ValueError for an unknown `by`.
     """
     unknown = set(by) - set(_GROUPS)
     if unknown:
         raise ValueError(f"by: {min(unknown)!r} is none of {', '.join(_GROUPS)}")
-    rows = UsageRollup.objects.filter(hour__gte=_midnight(first), hour__lt=_midnight(last + timedelta(days=1)))
-    if tenant is not None:
-        rows = rows.filter(tenant=tenant)
+    span = {"hour__gte": _midnight(first), "hour__lt": _midnight(last + timedelta(days=1))}
+    rows = UsageRollup.objects.filter(tenant=tenant, **span)
     if project is not None:
         rows = rows.filter(project=project)
     if api_key is not None:

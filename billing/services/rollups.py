@@ -27,14 +27,18 @@ _NAMED = {
     " FROM json_each(%s)",
 }
 _NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16)))"}
-_ADD = load(Path(__file__).parents[1] / "sql" / "rollups.sql")["add"]
+_SQL = load(Path(__file__).parents[1] / "sql" / "rollups.sql")
+_ADDITIONS = [
+    *(
+        _SQL["add"].replace("{key}", key).replace("{condition}", condition)
+        for key, condition in (("api_key, ", "NOT NULL"), ("", "NULL"))
+    ),
+    _SQL["add_days"],
+]
 STATEMENTS = {
     vendor: [
-        _ADD.replace("{named}", named)
-        .replace("{id}", _NEW_ID[vendor])
-        .replace("{key}", key)
-        .replace("{condition}", condition)
-        for key, condition in (("api_key, ", "NOT NULL"), ("", "NULL"))
+        f"{_SQL['changes']} {addition}".replace("{named}", named).replace("{id}", _NEW_ID[vendor])
+        for addition in _ADDITIONS
     ]
     for vendor, named in _NAMED.items()
 }
@@ -111,7 +115,7 @@ def _take(events: list[int]) -> list[dict[str, Any]]:
 
 
 def _add(named: list[tuple[UUID, int]]) -> None:
-    """Add these revisions (request, revision), each less the one before it, to the rollups of their hours."""
+    """Add these revisions (request, revision), each less the one before it, to the sums of their hours and days."""
     rows = [(request.hex, str(day_of(request)), hour_of(request), revision) for request, revision in named]
     if connection.vendor == "postgresql":
         given: Any = [list(column) for column in zip(*rows, strict=True)]

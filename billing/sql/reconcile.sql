@@ -153,3 +153,16 @@ WHERE u.tenant IS NULL
 GROUP BY sums.tenant, sums.project, sums.api_key, sums.model, sums.day
 HAVING sum(requests) <> 0 OR sum(input_tokens) <> 0 OR sum(cache_read_tokens) <> 0 OR sum(output_tokens) <> 0
     OR sum(charge) <> 0
+
+-- name: day_sums
+SELECT model, 'on ' || day || ', days less rollups: ' || sum(requests) || ' requests, ' || sum(input_tokens) || ', '
+    || sum(cache_read_tokens) || ', ' || sum(output_tokens) || ' tokens (in, cached, out), ' || sum(charge) || ' charged'
+FROM (
+    SELECT day, model, requests, input_tokens, cache_read_tokens, output_tokens, charge FROM billing_usageday
+    UNION ALL
+    SELECT date(hour), model, -requests, -input_tokens, -cache_read_tokens, -output_tokens, -charge
+    FROM billing_usagerollup
+) AS sums
+GROUP BY day, model
+HAVING sum(requests) <> 0 OR sum(input_tokens) <> 0 OR sum(cache_read_tokens) <> 0 OR sum(output_tokens) <> 0
+    OR sum(charge) <> 0

@@ -1,10 +1,11 @@
--- Adds what the named revisions changed, each less the one before it, to the rollup of its hour, key and model. Only a first
--- record is a request. Reasoning is output here. Rows come in one order, in which two consumers lock them. For both databases.
--- The table has a partial unique index for rows with a key and one for those without: {key} and {condition} name either.
+-- Adds what the named revisions changed, each less the one before it, to the rollup of its hour, key and model, and to the
+-- sums of its day and model. Only a first record is a request. Reasoning is output here. Rows come in one order, in which two
+-- consumers lock them. For both databases. The rollups have a partial unique index for rows with a key and one for those
+-- without: {key} and {condition} name either.
 
--- name: add
+-- name: changes
 WITH named AS ({named}), changes AS (
-    SELECT n.hour, r.tenant, r.project, r.api_key, r.model, CASE n.revision WHEN 0 THEN 1 ELSE 0 END AS requests,
+    SELECT n.day, n.hour, r.tenant, r.project, r.api_key, r.model, CASE n.revision WHEN 0 THEN 1 ELSE 0 END AS requests,
         r.input_tokens - coalesce(e.input_tokens, 0) AS input_tokens,
         r.cache_read_tokens - coalesce(e.cache_read_tokens, 0) AS cache_read_tokens,
         r.output_tokens + r.reasoning_tokens - coalesce(e.output_tokens + e.reasoning_tokens, 0) AS output_tokens,
@@ -13,6 +14,8 @@ WITH named AS ({named}), changes AS (
     JOIN billing_usagerecord r ON r.day = n.day AND r.request = n.request AND r.revision = n.revision
     LEFT JOIN billing_usagerecord e ON e.day = n.day AND e.request = n.request AND e.revision = n.revision - 1
 )
+
+-- name: add
 INSERT INTO billing_usagerollup AS present (id, hour, tenant, project, api_key, model, requests, input_tokens,
     cache_read_tokens, output_tokens, charge)
 SELECT {id}, hour, tenant, project, api_key, model, sum(requests), sum(input_tokens), sum(cache_read_tokens),
@@ -20,6 +23,15 @@ SELECT {id}, hour, tenant, project, api_key, model, sum(requests), sum(input_tok
 FROM changes WHERE api_key IS {condition}
 GROUP BY hour, tenant, project, api_key, model ORDER BY hour, tenant, project, api_key, model
 ON CONFLICT (hour, tenant, project, {key}model) WHERE api_key IS {condition} DO UPDATE SET
+    requests = present.requests + excluded.requests, input_tokens = present.input_tokens + excluded.input_tokens,
+    cache_read_tokens = present.cache_read_tokens + excluded.cache_read_tokens,
+    output_tokens = present.output_tokens + excluded.output_tokens, charge = present.charge + excluded.charge
+
+-- name: add_days
+INSERT INTO billing_usageday AS present (day, model, requests, input_tokens, cache_read_tokens, output_tokens, charge)
+SELECT day, model, sum(requests), sum(input_tokens), sum(cache_read_tokens), sum(output_tokens), sum(charge)
+FROM changes WHERE true GROUP BY day, model ORDER BY day, model
+ON CONFLICT (day, model) DO UPDATE SET
     requests = present.requests + excluded.requests, input_tokens = present.input_tokens + excluded.input_tokens,
     cache_read_tokens = present.cache_read_tokens + excluded.cache_read_tokens,
     output_tokens = present.output_tokens + excluded.output_tokens, charge = present.charge + excluded.charge

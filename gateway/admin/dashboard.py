@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from django.template.defaultfilters import pluralize
 from django.utils.timesince import timesince
 
-from billing.admin.dashboard import headline, usage_chart
+from billing.admin.dashboard import overview
 from billing.models import Reconciliation
 from billing.selectors.reconciliation import last_reconciliation
 from billing.unit import format_credits
@@ -31,8 +31,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     may = request.user.has_perm
     tiles: list[tuple[str, str]] = []
     if may("billing.view_usagerecord"):
-        sums = headline(DAYS)
-        chart = usage_chart(DAYS)
+        sums, chart = overview(DAYS)
         tiles += [
             ("Credits charged", format_credits(sums.charge, separator=",")),
             ("Requests", f"{sums.requests:,}"),

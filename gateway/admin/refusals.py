@@ -9,6 +9,7 @@ from uuid import UUID
 from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.decorators import display
 
@@ -19,17 +20,19 @@ from gateway.models import RefusalCount
 from gateway.models.refusals import in_words
 
 _MINUTE = timedelta(minutes=1)
+_WEEK = timedelta(days=7)
 
 
 class _ValueFilter(admin.SimpleListFilter):
-    """The values that one column has."""
+    """The values that one column had in the last week."""
 
     parameter_name: str
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return each value."""
-        names = RefusalCount.objects.order_by(self.parameter_name).values_list(self.parameter_name, flat=True)
-        return [(name, self.shown(name)) for name in names.distinct() if name]
+        last = RefusalCount.objects.filter(minute__gte=timezone.now() - _WEEK).order_by(self.parameter_name)
+        names = last.values_list(self.parameter_name, flat=True).distinct()
+        return [(name, self.shown(name)) for name in names if name]
 
     def shown(self, name: str) -> str:
         """Return a value as it is read."""

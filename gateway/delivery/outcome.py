@@ -14,8 +14,8 @@ class Outcome(msgspec.Struct, frozen=True):
     what it cost will stand in its usage record. `error` is the fault that ended it, and `is_waived` says that it was
     charged nothing for that; CANCELLED without an error means that the client disconnected. `sluice_reason` is
     ``credit_exhausted`` when the hold could not be extended. `available` is what the wallet has left, as far as this
-    settle knew it. `stop` is the stop string or id that ended it. `not_enforced` is what the answer was to be held to, such
-    as ``json_schema``, where it shows that a foreign server didn't.
+    settle knew it. `stop` is the stop string or id that ended it. `not_enforced` is what the answer was to be held to
+    (``json_schema``), where it shows that a foreign server didn't.
     """
 
     reason: FinishReason

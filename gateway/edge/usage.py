@@ -7,13 +7,14 @@ from uuid import UUID
 
 from billing.ids import request_id_in
 from billing.models import Hold, UsageRecord
+from billing.selectors.prices import bill_of
 from billing.selectors.usage import hold_of, record_of
 from billing.unit import format_credits
 from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Receive, Scope, Send, send_json
-from gateway.wire.usage import CompletionDetails, InputDetails, RequestUsage, ResponseUsage, credits_text
+from gateway.wire.usage import BillLine, CompletionDetails, InputDetails, RequestUsage, ResponseUsage, credits_text
 
 
 async def usage(scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,6 +68,10 @@ def _settled(record: UsageRecord) -> RequestUsage:
         revision=record.revision,
         rate_card_version=str(record.card_version),
         multiplier_bp=record.multiplier_bp,
+        bill=[
+            BillLine(line.usage_class, line.tokens, format_credits(line.rate), format_credits(line.amount))
+            for line in bill_of(record)
+        ],
         route=record.route,
         project=str(record.project),
         api_key=None if record.api_key is None else str(record.api_key),

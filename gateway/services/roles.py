@@ -19,6 +19,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "billing.add_ledgertransfer",
         "billing.add_subscription",
         "billing.change_subscription",
+        "billing.change_wallet",
         "billing.add_plan",
         "billing.change_plan",
         "billing.add_planversion",

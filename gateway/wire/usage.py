@@ -71,6 +71,18 @@ class ResponseUsage(msgspec.Struct):
     settlement: Pending = UNSET
 
 
+class BillLine(msgspec.Struct):
+    """What one class of tokens cost, at the rate of the price list's version that the request was charged by.
+
+    The class ``request`` is the fee of a request, which has no tokens and no rate. `credits` add up to the charge.
+    """
+
+    usage_class: str
+    tokens: int
+    credits_per_million: str
+    credits: str
+
+
 class RequestUsage(msgspec.Struct, kw_only=True):
     """What one request used and cost. While its credit is held and the charge isn't settled its `status` is "pending",
     its `usage` null, and what is held stands beside it; the other fields come with the charge.
@@ -91,6 +103,7 @@ class RequestUsage(msgspec.Struct, kw_only=True):
     revision: int | UnsetType = UNSET
     rate_card_version: str | UnsetType = UNSET
     multiplier_bp: int | UnsetType = UNSET
+    bill: list[BillLine] | UnsetType = UNSET
     route: dict[str, Any]
     project: str
     api_key: str | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 from django.utils import timezone
 
@@ -250,3 +251,56 @@ def test_subscribe_and_change_plan(admin_client, tenant):
     made.refresh_from_db()
     assert made.state == "ended"
     assert admin_client.post(url, {"plan": str(free.pk)}).status_code == 403
+
+
+def asked(client, row, action, **given):
+    """Look at the page that asks, then send it; return the status and what was said."""
+    url = reverse(f"admin:billing_{row._meta.model_name}_{action}", args=[row.pk])
+    assert "What follows" in client.get(url).content.decode()
+    answer = client.post(url, given, follow=True)
+    row.refresh_from_db()
+    return answer, [str(message) for message in answer.context["messages"]]
+
+
+def test_a_wallet_is_frozen_and_opened_with_a_reason(admin_client, wallet):
+    refused, _ = asked(admin_client, wallet, "freeze")
+    assert (refused.status_code, wallet.state) == (400, "open")
+    _, messages = asked(admin_client, wallet, "freeze", reason="stolen card")
+    assert (wallet.state, messages) == ("frozen", ["The wallet is frozen: stolen card"])
+    assert LogEntry.objects.get().get_change_message() == "The wallet is frozen: stolen card"
+    asked(admin_client, wallet, "freeze", reason="solved")
+    assert wallet.state == "open"
+
+
+@pytest.mark.parametrize(("when", "state", "is_ending"), [("month", "active", True), ("now", "ended", False)])
+def test_a_subscription_is_ended(admin_client, tenant, when, state, is_ending):
+    plans.ensure_default_plans()
+    made = plans.subscribe(tenant.pk, "free")
+    _, [message] = asked(admin_client, made, "end", when=when, reason="left")
+    assert (made.state, made.is_ending) == (state, is_ending)
+    assert message.endswith(": left")
+    assert LogEntry.objects.get().get_change_message() == message
+    again = admin_client.get(reverse("admin:billing_subscription_end", args=[made.pk]))
+    assert again.status_code == (200 if is_ending else 302)
+
+
+def test_a_refund_keeps_money_and_reference(admin_client, wallet, give):
+    made = give(3 * MICRO, kind="paid", paid_amount=300, currency="EUR")
+    refused, _ = asked(admin_client, made, "refund", reference="re_1", reason="r", money="301")
+    assert refused.status_code == 400
+    assert refused.context["form"].errors == {"money": ["between 0 and the 300 that were paid"]}
+    _, [message] = asked(admin_client, made, "refund", reference="re_1", reason="unhappy", money="")
+    assert message == "3 credits were taken out for 300 EUR (re_1): unhappy"
+    assert (made.remaining, made.refunded_amount, made.refund_reference) == (0, 300, "re_1")
+    assert LedgerTransfer.objects.get(code=LedgerTransfer.Code.REFUND).actor == "admin@example.com"
+    refused, _ = asked(admin_client, made, "refund", reference="re_2", reason="again")
+    assert (refused.status_code, made.refund_reference) == (400, "re_1")
+    assert_books_balance(wallet)
+
+
+def test_only_what_was_paid_for_is_refunded(admin_client, give):
+    url = reverse("admin:billing_creditgrant_refund", args=[give(5).pk])
+    answer = admin_client.get(url, follow=True)
+    assert [str(message) for message in answer.context["messages"]] == [
+        "Nothing was paid for this grant: void it instead."
+    ]

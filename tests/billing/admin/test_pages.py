@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
 
 import pytest
 from django.contrib import admin
@@ -22,6 +21,7 @@ from billing.models import (
     RateCard,
     RateCardVersion,
     Subscription,
+    UsageDay,
     UsageRecord,
     Wallet,
 )
@@ -127,12 +127,10 @@ def test_usage_tells_reasoning_as_output(admin_client, record):
 
 
 def test_usage_can_be_filtered_by_model_and_found_by_request(admin_client, record):
-    from billing.models import UsageRollup
-
     kept = record(model="kept")
     other = record(model="other")
-    hour = timezone.now() - timedelta(hours=1)
-    UsageRollup.objects.create(hour=hour, tenant=kept.tenant, project=kept.project, model="kept")
+    sums = dict.fromkeys(("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge"), 1)
+    UsageDay.objects.create(day=timezone.now().date(), model="kept", **sums)
     url = reverse("admin:billing_usagerecord_changelist")
     page = admin_client.get(url, {"model": "kept"}).content.decode()
     assert str(kept.request) in page
@@ -151,7 +149,9 @@ def test_a_request_is_found_by_whatever_its_answer_called_it(admin_client, recor
     assert str(other.request) not in page
 
 
-@pytest.mark.parametrize("model", [UsageRecord, LedgerTransfer, Hold], ids=lambda model: model._meta.model_name)
+@pytest.mark.parametrize(
+    "model", [UsageRecord, LedgerTransfer, CreditGrant, Hold], ids=lambda model: model._meta.model_name
+)
 def test_a_search_by_tenant_finds_its_rows_and_walks_an_index(tenant, give, hold, record, model):
     """Comparing upper-cased texts of ids took 3 s at a million rows."""
     give(5), hold(5), record()
@@ -174,3 +174,44 @@ def test_no_list_counts_a_whole_history(admin_client, populated, model):
     counts = [query["sql"] for query in captured if "COUNT(" in query["sql"] and table in query["sql"]]
     assert counts
     assert all("LIMIT 10000" in sql for sql in counts)
+    assert not any("gateway_tenant" in sql for sql in counts), "each row counted looked up a name"
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize(
+    ("model", "query", "index"),
+    [
+        (UsageRecord, {"waived": True}, "usage_record_waived"),
+        (UsageRecord, {"exact": False}, "usage_record_estimated"),
+        (LedgerTransfer, {"code": 5}, "ledger_transfer_no_charges"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_rare_is_found_by_an_index_of_its_own(wallet, model, query, index):
+    """A million records were read to find the 100 that were waived."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET LOCAL enable_seqscan = off")  # of a table without rows
+    plan = model.objects.filter(**query).order_by(*admin.site.get_model_admin(model).ordering)[:100].explain()
+    assert index in plan
+
+
+@pytest.mark.parametrize("model", [CreditGrant, LedgerTransfer], ids=lambda model: model._meta.model_name)
+def test_a_form_about_a_wallet_offers_no_list_of_all(admin_client, wallet, model):
+    for _ in range(3):
+        wallets.open_wallet(tenant_id=make_tenant().pk)
+    url = reverse(f"admin:billing_{model._meta.model_name}_add")
+    queries, page = count_queries(admin_client, f"{url}?wallet={wallet.pk}")
+    assert re.findall(r'<option value="([0-9a-f-]{36})"', page) == [str(wallet.pk)]
+    assert queries <= 6
+
+
+def test_wallets_to_choose_from_are_found_in_a_fixed_number_of_queries(admin_client, wallet, tenant):
+    choices = reverse("admin:autocomplete")
+    asked = {"app_label": "billing", "model_name": "creditgrant", "field_name": "wallet", "term": "tenant"}
+    admin_client.get(choices, asked)
+    for _ in range(3):
+        wallets.open_wallet(tenant_id=make_tenant().pk)
+    with CaptureQueriesContext(connection) as captured:
+        found = admin_client.get(choices, asked).json()["results"]
+    assert str(wallet) in [one["text"] for one in found]
+    assert len(captured) <= 4

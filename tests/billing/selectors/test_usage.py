@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from billing.ids import uuid7
 from billing.models import OutboxEvent
-from billing.selectors.usage import recent_usage, record_of, usage_by_day
+from billing.selectors.usage import models_since, recent_usage, record_of, usage_by_day, usage_of_all
 from billing.services import rollups
 from tests.billing.conftest import make_tenant
 
@@ -40,7 +40,12 @@ def test_usage_by_day_groups_as_asked(tenant, record):
     assert charges() == [(first, None, None, 7), (second, None, None, 8)]
     assert charges(by=["model"]) == [(first, "m", None, 3), (first, "n", None, 4), (second, "m", None, 8)]
     assert charges(by=["api_key"], model="m", api_key=one) == [(first, None, one, 1), (second, None, one, 8)]
-    assert [row.charge for row in usage_by_day(None, first, first)] == [23]
+    assert [(row.model, row.charge, row.output_tokens) for row in usage_of_all(first, first)] == [
+        ("m", 19, 5),
+        ("n", 4, 0),
+    ]
+    assert [(row.day, row.requests) for row in usage_of_all(first, second)][-1] == (second, 1)
+    assert (models_since(first), models_since(second)) == (["m", "n"], ["m"])
     assert usage_by_day(tenant.pk, first, first)[0].output_tokens == 5
     assert usage_by_day(tenant.pk, date(2026, 4, 1), date(2026, 4, 30)) == []
     with pytest.raises(ValueError, match="colour"):

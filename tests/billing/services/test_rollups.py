@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from datetime import UTC, datetime
 
 import pytest
 from django.db import connection
 
 from billing.ids import uuid7
-from billing.models import OutboxEvent, UsageRollup
+from billing.models import OutboxEvent, UsageDay, UsageRollup
 from billing.services import rollups
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db]
@@ -20,6 +21,18 @@ def publish(*records, revisions=()):
     if revisions:
         payload["revisions"] = [[str(one.request), one.revision] for one in revisions]
     return OutboxEvent.objects.create(topic="usage", payload=payload)
+
+
+@pytest.fixture(autouse=True)
+def _days_are_the_sums_of_their_hours(db):
+    yield
+    names = ("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge")
+    days = Counter()
+    for one in UsageRollup.objects.all():
+        for name in names:
+            days[one.hour.date(), one.model, name] += getattr(one, name)
+    found = {(one.day, one.model, name): getattr(one, name) for one in UsageDay.objects.all() for name in names}
+    assert found == days
 
 
 def sums():
@@ -117,7 +130,7 @@ def test_many_cells_take_as_many_queries_as_one(record, django_assert_num_querie
     keys = [uuid7() if n % 2 else None for n in range(40)]
     for _ in range(2):  # made, then added to
         publish(*[record(at=NOON, model=f"m{n}", api_key=key) for n, key in enumerate(keys)])
-        with django_assert_num_queries(6):  # oldest, begin, take, with a key, without, commit
+        with django_assert_num_queries(7):  # oldest, begin, take, with a key, without, days, commit
             rollups.consume_usage()
     assert UsageRollup.objects.count() == 40
     assert set(UsageRollup.objects.values_list("requests", flat=True)) == {2}

@@ -96,6 +96,9 @@ def test_actions_ask_too(staff, acme, role, may):
     wallet = Wallet.objects.get(tenant=acme.tenant)
     granting = client.get(f"/admin/billing/wallet/{wallet.pk}/grant/").status_code
     assert granting == (302 if role in ("billing", "admin") else 403)
+    for path in (f"wallet/{wallet.pk}/freeze", f"subscription/{acme.tenant.subscriptions.get().pk}/end"):
+        asked = client.get(f"/admin/billing/{path}/").status_code
+        assert asked == (200 if role in ("billing", "admin") else 403), path
 
 
 def test_who_may_change_users_makes_no_superuser(staff):

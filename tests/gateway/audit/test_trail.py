@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from billing.models import CreditGrant, Plan, Wallet
-from billing.services import cards, credits, plans
+from billing.services import cards, credits, plans, wallets
 from gateway.audit import sign_ins
 from gateway.models import AuditEvent, Project, User
 from gateway.services import keys, links, members, people, roles, tenants
@@ -106,6 +106,15 @@ VERBS = {
         lambda p: credits.void(grant_id=grant(p).id, key="v", actor="root@example.com", reason="mistake"),
         ["credit.granted", "credit.voided"],
     ),
+    "refund": (
+        lambda p: credits.refund(
+            grant_id=grant(p, paid_amount=9, currency="EUR").id, key="r", actor="root", reason="sorry", reference="re_1"
+        ),
+        ["credit.granted", "credit.refunded"],
+    ),
+    "wallet frozen": (lambda p: wallets.set_state(wallet_of(p).id, Wallet.State.FROZEN), ["wallet.changed"]),
+    "end of month": (lambda p: plans.end(p.tenant.id), ["subscription.changed"]),
+    "end": (lambda p: plans.end(p.tenant.id, at_once=True), ["subscription.changed"]),
     "adjustment": (
         lambda p: credits.adjust(wallet_id=wallet_of(p).id, amount=-5, key="a", actor="root", reason="mistake"),
         ["credit.adjusted"],

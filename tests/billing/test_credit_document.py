@@ -1,0 +1,96 @@
+"""The example of docs/credit.md is what the ledger, the meter and the price list make of it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+from django.utils import timezone
+
+from billing import rating
+from billing.models import CreditGrant, LedgerTransfer
+from billing.selectors.usage import record_of
+from billing.services import cards, credits
+from billing.unit import MICRO, format_credits
+from billing.writer.apply import apply_now
+from billing.writer.operations import Settle, TrueUp
+from gateway.edge.usage import usage_of_request
+from gateway.generation.meter import Meter
+from tests.billing.books import assert_books_balance
+from tests.billing.writer.world import reserve
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
+
+TEXT = " ".join((Path(__file__).parents[2] / "docs" / "credit.md").read_text().split())
+CLASSES = {"input": 401, "cache_read": 601, "output": 150, "reasoning": 50}
+RATES = {"input": 3 * MICRO, "cache_read": 300_000, "output": 12 * MICRO, "reasoning": 15 * MICRO}
+TIERS = {0: RATES, 32_000: {name: 2 * rate for name, rate in RATES.items()}}
+MULTIPLIER = 9_000
+
+
+def told(*cells):
+    """Check that the document has a row of a table with these cells."""
+    assert f"| {' | '.join(map(str, cells))} |" in TEXT
+
+
+@pytest.fixture
+def charged(wallet, give):
+    """Return a function that charges the example's request to the example's wallet by a published card."""
+    version = cards.publish("example", TIERS, request_fee=100)
+    give(2_000, kind=CreditGrant.Kind.PLAN, expires_at=timezone.now() + timedelta(days=30))
+    give(1_000)
+    give(10 * MICRO, kind=CreditGrant.Kind.PAID, paid_amount=999, currency="EUR")
+
+    def charged(*, exact=True):
+        made = msgspec.structs.replace(reserve(wallet, 4_534), card_version=version.pk, multiplier_bp=MULTIPLIER)
+        apply_now([made, Settle(made.request, wallet.pk, 3_640, CLASSES, exact=exact)])
+        return made.request
+
+    return charged
+
+
+def test_what_the_example_costs():
+    card = cards.resolved(TIERS, request_fee=100)
+    charge = rating.charge(CLASSES, card, MULTIPLIER)
+    assert f"Together {format_credits(charge)} credits" in TEXT
+    batch = rating.charge(CLASSES, card, rating.batch_multiplier(MULTIPLIER, card))
+    assert f"As a line of a batch the same costs {format_credits(batch)}." in TEXT
+    meter = Meter(card, MULTIPLIER, prompt_tokens=1_002, max_output=4_000, slice_tokens=128)
+    assert f"At first {format_credits(meter.first_hold(MICRO).amount)} were held" in TEXT
+    longer = {**CLASSES, "cache_read": 40_601}
+    assert card.rates_for(rating.context_of(longer))["output"] == 2 * RATES["output"]
+
+
+def test_the_bill_keeps_the_rates_of_an_older_version(wallet, charged):
+    request = charged()
+    cards.publish("example", {0: {"input": 1, "output": 1}})
+    told_by_api = usage_of_request(wallet.tenant_id, request)
+    for line in told_by_api.bill:
+        told(line.usage_class, line.tokens, line.credits_per_million, line.credits)
+    assert [line.usage_class for line in told_by_api.bill] == [*CLASSES, "request"]
+    assert told_by_api.rate_card_version == str(record_of(request, wallet.tenant_id).card_version)
+
+
+def test_the_grants_that_it_is_taken_from_and_a_refund(wallet, charged):
+    request = charged()
+    taken = LedgerTransfer.objects.filter(request=request).select_related("grant").order_by("order")
+    assert [one.grant.kind for one in taken] == ["plan", "promotional", "paid"]
+    for one in taken:
+        told(one.grant.kind, format_credits(one.amount))
+    paid = CreditGrant.objects.get(kind="paid")
+    out = credits.refund(grant_id=paid.pk, key="k", actor="a", reason="r", reference="x")
+    paid.refresh_from_db()
+    assert f"takes {format_credits(out)} credits out and is worth {paid.refunded_amount / 100} EUR" in TEXT
+    assert_books_balance(wallet)
+
+
+def test_a_true_up_gives_back_to_the_last_grant(wallet, charged):
+    request = charged(exact=False)
+    apply_now([TrueUp(request, wallet.pk, 3_000, {"input": 1_000})])
+    back = LedgerTransfer.objects.get(request=request, code=LedgerTransfer.Code.TRUE_UP)
+    assert (back.grant.kind, f"then {format_credits(back.amount)} would go back to the paid grant" in TEXT) == (
+        "paid",
+        True,
+    )
