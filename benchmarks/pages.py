@@ -170,10 +170,11 @@ def pages() -> list[tuple[str, str]]:
         ("new key of a tenant", f"{reverse('admin:gateway_apikey_add')}?tenant={last.tenant}"),
         ("choices of wallets", f"{choices}&term=tenant-77"),
     ]
-    slug = Tenant.objects.get(pk=last.tenant).slug
+    newest = Tenant.objects.order_by("pk").first()  # the operator's own
+    request = UsageRecord.objects.filter(tenant=newest).values_list("request", flat=True).order_by("day").last()
     found += [
-        (f"a tenant's {name}", f"/{slug}/{path}")
-        for name, path in (("usage", "usage/"), ("request", f"usage/{last.request}/"))
+        ("a tenant's usage", reverse("console-usage")),
+        ("a tenant's request", reverse("console-request", args=[request])),
     ]
     return found
 

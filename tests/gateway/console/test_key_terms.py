@@ -35,7 +35,8 @@ def test_a_key_is_made_with_limits_and_changed(acme):
         == 302
     )
     key = made(acme).get()
-    assert (key.scopes, key.request_limit, key.budget) == (["chat"], 10, None)
+    assert (key.scopes, key.request_limit, key.budget.day_limit) == (["chat"], 10, None)
+    assert "credits a day" not in client.get("/usage/").content.decode()
 
 
 @pytest.mark.parametrize(
