@@ -143,7 +143,7 @@ class CreditGrantAdmin(SearchById, ServiceAdmin):
 
     def has_refund_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         """Whether this operator may pay money back."""
-        return self.has_add_permission(request)
+        return request.user.has_perm("billing.add_creditgrant")
 
     @action(description="Refund…", url_path="refund", permissions=["refund"])
     def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:

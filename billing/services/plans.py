@@ -296,8 +296,9 @@ def _apply_overdraft(wallet: Wallet, version: PlanVersion | None) -> None:
     What an earlier, higher limit allowed stands until the next month's credit comes. What is overdrawn counts even
     where grants have more left than that, as after a refund into one: they end, and it stays.
     """
-    is_allowed = version is not None and version.overage == PlanVersion.Overage.OVERDRAFT
-    allowed = version.overdraft_limit if is_allowed else 0
+    allowed = 0
+    if version is not None and version.overage == PlanVersion.Overage.OVERDRAFT:
+        allowed = version.overdraft_limit
     sums = Wallet.objects.get(pk=wallet.pk)
     left = CreditGrant.objects.filter(wallet=wallet).aggregate(sum=Sum("remaining"))["sum"] or 0
     limit = max(allowed, sums.held - sums.posted, left - sums.posted)

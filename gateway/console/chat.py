@@ -82,7 +82,7 @@ def account_data(balance: Balance | None, subscription: Subscription | None) -> 
 
 def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]:
     """Return the credit in µcr that the next month brings, and when it begins."""
-    if subscription is None:
+    if subscription is None or subscription.is_ending:
         return 0, None
     return (subscription.next_version or subscription.version).monthly_credits, subscription.granted_until
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from billing.ids import uuid7
 from billing.models import Wallet
 from billing.selectors.usage import UsageSum
-from billing.services import cards
+from billing.services import cards, plans
 from billing.unit import MICRO
 from gateway.console import chart
 from gateway.console.amounts import show_charge, show_credits
@@ -41,6 +41,12 @@ def test_every_role_sees_usage(people, used, acme, role):
     assert "Tokens 45 5 out · 75 % of input cached" in text
     assert "Balance 100.00 " in text
     assert "Plan Free +100.00 credits on" in text
+
+
+def test_a_plan_that_ends_promises_no_further_month(acme):
+    ended = plans.end(acme.tenant.pk)
+    text = text_of(acme.client().get("/usage/"))
+    assert f"Plan Free Ends on {ended.granted_until:%-d %b %Y}: ask your operator" in text
 
 
 def test_a_tenant_without_usage_gets_the_next_command(acme):
