@@ -104,12 +104,12 @@ def filled(records: int, tenants: int) -> None:
             request=f"made({at}, n)", booked_at=at, effective_at=at,
         )  # fmt: skip
         rows(
-            RefusalCount, records // 5, id=identifier(6, "n"), minute=f"date_trunc('minute', {at})",
+            RefusalCount, records // 20, id=identifier(6, "n"), minute=f"date_trunc('minute', {at})",
             tenant_id=of["tenant"], api_key_id=of["key"], status="429", code="'rate_limit_exceeded'",
             model=used["model"], count="3", last_request=f"made({at}, n)", last_at=at,
         )  # fmt: skip
         rows(
-            AuditEvent, records // 5, id=f"made({at}, n)", at=at, tenant_id=of["tenant"], actor="'boss@x.example'",
+            AuditEvent, records // 20, id=f"made({at}, n)", at=at, tenant_id=of["tenant"], actor="'boss@x.example'",
             action="'key.created'", target_type="'apikey'", target_id="n::text", target="'key'",
         )  # fmt: skip
         sums(cursor)
@@ -171,7 +171,7 @@ def pages() -> list[tuple[str, str]]:
         ("choices of wallets", f"{choices}&term=tenant-77"),
     ]
     newest = Tenant.objects.order_by("pk").first()  # the operator's own
-    request = UsageRecord.objects.filter(tenant=newest).values_list("request", flat=True).order_by("day").last()
+    request = UsageRecord.objects.filter(tenant=newest.pk).values_list("request", flat=True).order_by("day").last()
     found += [
         ("a tenant's usage", reverse("console-usage")),
         ("a tenant's request", reverse("console-request", args=[request])),

@@ -10,6 +10,7 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
 from django.db.models import ForeignKey, Q, QuerySet
@@ -111,6 +112,14 @@ class BoundedPaginator(AnyPaginator):
         return rows.order_by().values("pk")[: self.most].count()  # without what a row shows of others
 
 
+class RowSelect(AutocompleteSelect):
+    """A search field for a row; an id that can't be a row's shows none: Django would fail as it filters by it."""
+
+    def optgroups(self, name: str, value: Any, attr: Any = None) -> Any:
+        key = self.field.target_field
+        return super().optgroups(name, [one for one in value if one and _could_be(key, one)], attr)
+
+
 class RowsAdmin(ModelAdmin):
     """The base of every admin here: an id that can't be one of its rows' names no row, and breaks no page."""
 
@@ -133,6 +142,12 @@ class RowsAdmin(ModelAdmin):
                 return HttpResponseRedirect(request.get_full_path())
         answer: HttpResponse | None = super().response_action(request, queryset, *args, **options)
         return answer
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        """Search for a row where it isn't chosen from a list."""
+        if db_field.name in self.get_autocomplete_fields(request):
+            options.setdefault("widget", RowSelect(db_field, self.admin_site))
+        return super().formfield_for_foreignkey(db_field, request, **options)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         """Begin with what the address gives, without ids that can't be those of rows: a list of choices fails there."""

@@ -7,7 +7,6 @@ from uuid import UUID
 
 from django import forms
 from django.contrib import admin
-from django.contrib.admin.widgets import AutocompleteSelect
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
@@ -18,6 +17,7 @@ from billing.admin.base import (
     CreditsField,
     ReadOnlyAdmin,
     ReasonForm,
+    RowSelect,
     SearchById,
     ServiceAdmin,
     ServiceForm,
@@ -117,7 +117,7 @@ class AdjustForm(ServiceForm):
     """The form of an adjustment of a wallet, up or down."""
 
     wallet = forms.ModelChoiceField(
-        Wallet.objects.select_related("tenant"), widget=AutocompleteSelect(CreditGrant.wallet.field, admin.site)
+        Wallet.objects.select_related("tenant"), widget=RowSelect(CreditGrant.wallet.field, admin.site)
     )
     correction = CreditsField(is_signed=True, help_text="Credits; below zero takes away what isn't held.")
     reason = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Kept in the ledger.")

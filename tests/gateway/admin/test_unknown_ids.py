@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django import forms
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import ForeignKey
@@ -42,11 +43,13 @@ def test_no_action_upon_an_id_that_is_none_breaks(operator, one):
 
 
 @pytest.mark.parametrize("one", ADMINS, ids=str)
-def test_no_form_that_begins_with_an_id_that_is_none_breaks(operator, one):
+def test_no_form_that_begins_with_an_id_that_is_none_or_is_sent_with_one_breaks(operator, one):
     address = reverse(f"admin:{one.opts.app_label}_{one.opts.model_name}_add")
-    for field in one.opts.fields:
-        if isinstance(field, ForeignKey):
-            assert operator.get(address, {field.name: NO_ID}).status_code < 500, field
+    names = {field.name for field in one.opts.fields if isinstance(field, ForeignKey)}
+    names |= set(getattr(one, "add_form", forms.Form).base_fields)
+    for name in names:
+        for answer in (operator.get(address, {name: NO_ID}), operator.post(address, {name: NO_ID})):
+            assert answer.status_code < 500, name
 
 
 def test_who_asks_for_a_row_that_there_is_not_is_told_on_the_page_they_are_led_to(operator):
