@@ -13,7 +13,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.widgets import AutocompleteSelect
 from django.core.exceptions import ValidationError
 from django.core.paginator import Paginator
-from django.db.models import ForeignKey, Q, QuerySet
+from django.db.models import DateTimeField, ForeignKey, Q, QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -150,10 +150,15 @@ class RowsAdmin(ModelAdmin):
         return super().formfield_for_foreignkey(db_field, request, **options)
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
-        """Begin with what the address gives, without ids that can't be those of rows: a list of choices fails there."""
+        """Begin with what the address gives, without ids that can't be those of rows and moments that are none: a list
+        of choices, or the boxes of a day and a time, fail there.
+        """
         keys = {field.name: field.target_field for field in self.opts.fields if isinstance(field, ForeignKey)}
+        moments = {field.name: field for field in self.opts.fields if isinstance(field, DateTimeField)}
+        checked = keys | moments
         given: dict[str, Any] = super().get_changeform_initial_data(request)
-        return {name: value for name, value in given.items() if name not in keys or _could_be(keys[name], value)}
+        kept = {name: one for name, one in given.items() if name not in checked or _could_be(checked[name], one)}
+        return kept | {name: moments[name].to_python(one) for name, one in kept.items() if name in moments}
 
     def confirmed(
         self,

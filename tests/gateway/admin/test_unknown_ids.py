@@ -46,7 +46,7 @@ def test_no_action_upon_an_id_that_is_none_breaks(operator, one):
 def test_no_form_that_begins_with_an_id_that_is_none_or_is_sent_with_one_breaks(operator, one):
     address = reverse(f"admin:{one.opts.app_label}_{one.opts.model_name}_add")
     names = {field.name for field in one.opts.fields if isinstance(field, ForeignKey)}
-    names |= set(getattr(one, "add_form", forms.Form).base_fields)
+    names |= set(getattr(one, "add_form", forms.Form).base_fields)  # moments too
     for name in names:
         for answer in (operator.get(address, {name: NO_ID}), operator.post(address, {name: NO_ID})):
             assert answer.status_code < 500, name
