@@ -82,6 +82,7 @@ def filled(records: int, tenants: int) -> None:
             CreditGrant, 5 * tenants, id=identifier(5, "n"), wallet_id=of["wallet"], kind="'promotional'",
             amount="10000000000", remaining="CASE WHEN n % 5 = 0 THEN 1000000 ELSE 0 END",
             expires_at="CASE WHEN n % 2 = 0 THEN now() + interval '20 days' END",
+            created_at="now() - n * interval '1 minute'",
         )  # fmt: skip
         used = {
             "tenant": of["tenant"],
