@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
+from desk import english
 from desk.named_labels import labels_in
 from routing.hook import CLASSIFY, EXTRACT, Instruction
 
@@ -46,9 +47,9 @@ _MAKES = re.compile(
 )
 _JSON = re.compile(r"\bjson\b", re.IGNORECASE)
 _FIELDS = re.compile(r"\b(?:fields?|keys?|properties|attributes|columns|entries)\b", re.IGNORECASE)
-_KEY = re.compile(r"[\"']([A-Za-z_][\w -]{0,40})[\"']\s*:")
+_KEY = re.compile(r"[\"']([^\W\d][\w -]{0,40})[\"']\s*:")
 _SEPARATOR = re.compile(r"[,;]|\band\b|\n[-*•]? ?")
-_NAME = re.compile(r"[A-Za-z_][\w-]*(?: [\w-]+)*")
+_NAME = re.compile(r"[^\W\d][\w-]*(?: [\w-]+)*")
 
 
 def instruction_in(system: str, user: str) -> Instruction | None:
@@ -79,8 +80,9 @@ def _parts(message: str) -> tuple[str, ...]:
         lines = message.splitlines()
         paragraphs = lines if len(lines) > 1 else paragraphs
     first, last = paragraphs[0], paragraphs[-1]
-    if first.endswith(":") and len(paragraphs) > 2:  # a list behind it has a paragraph of its own
-        first = f"{first}\n{paragraphs[1]}"
+    if len(paragraphs) > 2:  # a list behind a colon has a paragraph of its own
+        first = f"{first}\n{paragraphs[1]}" if first.endswith(":") else first
+        last = f"{paragraphs[-2]}\n{last}" if paragraphs[-2].endswith(":") else last
     return (first, last) if len(paragraphs) > 1 else ()
 
 
@@ -91,6 +93,14 @@ def _ends(message: str) -> str:
     first, last = message[: 2 * MOST_READ], message[-2 * MOST_READ :]
     apart = "\n\n" if _PARAGRAPHS.search(first) or _PARAGRAPHS.search(last) else "\n"
     return f"{first}{apart}{last}"
+
+
+def is_english(system: str, user: str) -> bool:
+    """Whether instruction and text are English: each paragraph of them, and the whole."""
+    user = _ends(user)
+    paragraphs = _PARAGRAPHS.split(user.strip())
+    parts = paragraphs if len(paragraphs) > 1 else user.splitlines()
+    return all(english.is_english(part) for part in (system, user, *parts))
 
 
 def _single_spaced(text: str) -> str:

@@ -31,7 +31,7 @@ _WISH = re.compile(
 )
 """And behind these where it asks for JSON: else who wants or shows things may only be talking."""
 _JSON = re.compile(r"\bjson\b", re.IGNORECASE)
-_KEY = re.compile(r"[\"']([A-Za-z_][\w -]{0,40})[\"'] ?: ?")
+_KEY = re.compile(r"[\"']([^\W\d][\w -]{0,40})[\"'] ?: ?")
 _BRACES = re.compile(r"\{[^{}]*\}")
 _TYPED = re.compile(
     r"\b(?:arrays?|lists? of|nested|integers?|booleans?|numeric)\b"
@@ -110,7 +110,7 @@ def _listed(text: str) -> tuple[str, ...] | None:
     names: list[str] = []
     is_over = False
     for piece in _SEPARATOR.split(text):
-        words = _ARTICLE.sub("", piece.strip(), count=1).strip(_AROUND).rstrip(".").split()
+        words = _without_article(piece.strip()).strip(_AROUND).rstrip(".").split()
         if not words:
             continue
         name = words[: next((at for at, word in enumerate(words) if _NO_NAME.fullmatch(word)), len(words))]
@@ -129,11 +129,22 @@ def _listed(text: str) -> tuple[str, ...] | None:
     return _distinct(names) if names else None
 
 
+def _without_article(words: str) -> str:
+    found = _ARTICLE.match(words)
+    return words[found.end() :] if found else words
+
+
 def _one_a_line(text: str) -> tuple[str, ...]:
-    """Return the names of a list with one a line; what a bracket, colon or dash begins explains a name."""
+    """Return the names of a list with one a line; what a bracket, colon or dash begins explains a name.
+
+    Without bullets each line has to be one word.
+    """
+    lines = [line.strip() for line in text.strip().splitlines()]
+    if len(lines) > 1 and all(_NAME.fullmatch(line.strip(_AROUND + ",")) and " " not in line for line in lines):
+        return _distinct([line.strip(_AROUND + ",") for line in lines])
     names: list[str] = []
-    for line in text.splitlines():
-        bullet = _BULLET.fullmatch(line.strip())
+    for line in lines:
+        bullet = _BULLET.fullmatch(line)
         if bullet is None:
             break
         name = _EXPLAINED.split(bullet[1], maxsplit=1)[0].strip(_AROUND)

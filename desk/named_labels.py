@@ -24,8 +24,8 @@ _CUE = re.compile(
     re.IGNORECASE,
 )
 _BEHIND = re.compile(
-    r"\b(?:one of|labels|categories|classes|topics|teams|queues|departments|intents|options|tags|choices|into|as"
-    r"|either)(?: are)?(?: the| these| following)* ",
+    r"\b(?:one of|labels|categories|classes|topics|teams|queues|departments|intents|options|tags|choices|into"
+    r"|(?<!not )as|either)(?: are)?(?: the| these| following)* ",
     re.IGNORECASE,
 )
 _ORDERS = re.compile(
@@ -35,10 +35,12 @@ _ORDERS = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _LEAD = re.compile(
-    r".*(?:[:(\[{]|\b(?:from|to|into|between|among|with|is this|are|we (?:use|have)|the \w{1,20}s"
+    r".*(?:[:(\[{]|\b(?:from|into|between|among|with|is this|are|we (?:use|have)|the \w{1,20}s"
     r"|(?:any|either|one|out|which|whichever) of) )",
     re.IGNORECASE,
 )
+_TO = re.compile(r"[^,;|]*?\bto ", re.IGNORECASE)
+"""A lead too before the first label, where there is no other: "money to be returned" is a label."""
 _OTHER = re.compile(r"(?<=[,;|/]) ?(?:or )?other\b", re.IGNORECASE)
 _BRACKETS = re.compile(r"\(([^()]*)\)|\[([^\[\]]*)\]|\{([^{}]*)\}")
 _COLON = re.compile(r":(?!//|\d)")
@@ -115,10 +117,16 @@ def _candidates(lines: Sequence[str]) -> Iterator[tuple[str, ...]]:
     has_cue = any(_CUE.search(line) for line in lines)
     for sentence in sentences:
         if end := _OTHER.search(sentence):
-            lead = _LEAD.match(sentence, 0, end.end())  # at one place only: linear in the sentence
-            if lead or has_cue or sentence.startswith(":", end.end()):
-                labels = _items(sentence[lead.end() if lead else 0 : end.end()])
+            begin = _begin(sentence[: end.end()])  # one place only: linear in the sentence
+            if begin or has_cue or sentence.startswith(":", end.end()):
+                labels = _items(sentence[begin : end.end()])
                 yield labels if len(labels) > 2 else ()
+
+
+def _begin(sentence: str) -> int:
+    """Return where the list at the sentence's end begins."""
+    lead = _LEAD.match(sentence) or _TO.match(sentence)
+    return lead.end() if lead else 0
 
 
 def _is_list(paragraph: str) -> bool:
@@ -155,6 +163,9 @@ def _items(listed: str, *, may_go_on: bool = False) -> tuple[str, ...]:
         label = _cleaned(_LAST.sub("", piece.strip(), count=1) if _LAST.match(piece.strip()) else piece)
         if not label:
             continue  # behind a last separator
+        if may_go_on and label.casefold().startswith("other "):
+            labels.append(label[: len("other")])
+            break
         if not _is_label(label) or (may_go_on and _ORDER.match(label)):
             if may_go_on:
                 break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from desk.instructions import instruction_in, instructions_of
+from desk.instructions import instruction_in, instructions_of, is_english
 from desk.named_fields import fields_in
 from desk.named_labels import Asked, labels_in, read
 from inference.messages import Message
@@ -12,29 +12,31 @@ from routing.hook import CLASSIFY, EXTRACT, Instruction, said
 
 MOST_READ = 40_000
 """Characters of earlier messages that are looked at for labels."""
+NOT_ENGLISH = "not all of it is English"
 
 
 class EnglishReader:
     """Reads English (`routing.hook.Reader`)."""
 
     def read(self, messages: Sequence[Message], task: str = "") -> Instruction | None:
-        """Return what the chat asks for: see the protocol."""
+        """Return what the chat asks for: see the protocol. A task is found in English alone."""
         if not messages:
             return None
         system, user = said(messages)
+        if task not in ("", CLASSIFY, EXTRACT):
+            return None
+        unsure = "" if is_english(system, user) else NOT_ENGLISH
         reason = ""
         if not task:
-            found = instruction_in(system, user)
+            found = None if unsure else instruction_in(system, user)
             if found is None:
                 return None
             task, reason = found.task, found.reason
         if task == CLASSIFY:
             text, labels = _labelled(messages)
-            return Instruction(task, reason, labels=labels, text=text)
-        if task == EXTRACT:
-            fields = next((names for part in instructions_of(system, user) if (names := fields_in(part))), ())
-            return Instruction(task, reason, fields=fields)
-        return None
+            return Instruction(task, reason, labels=labels, text=text, unsure=unsure)
+        fields = next((names for part in instructions_of(system, user) if (names := fields_in(part))), ())
+        return Instruction(task, reason, fields=fields, unsure=unsure)
 
 
 def _labelled(messages: Sequence[Message]) -> Asked:

@@ -17,7 +17,9 @@ LONGEST_LABEL = 200  # characters
 class Instruction(msgspec.Struct, frozen=True):
     """The `task` that a chat asks for, and the `reason`: by what it says so, empty where the task was known before.
 
-    `labels` are those that it names for the `text` below its instruction; `fields` those that it names for JSON.
+    `labels` are those that it names for the `text` beside its instruction; `fields` those that it names for JSON.
+    `unsure` is why the reader can't be sure of them, empty where it is: then specialists abstain from a chat for
+    ``auto``.
     """
 
     task: str
@@ -25,6 +27,7 @@ class Instruction(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     text: str = ""
     fields: tuple[str, ...] = ()
+    unsure: str = ""
 
 
 class Reader(Protocol):

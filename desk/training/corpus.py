@@ -13,7 +13,7 @@ from desk.training import texts
 from desk.training.fillers import FILLERS
 from desk.training.texts import OTHER, Split
 
-_SLOT = re.compile(r"\{(\w+)\}")
+SLOT = re.compile(r"\{(\w+)\}")
 _MOST_TYPOS = 3
 
 
@@ -27,6 +27,7 @@ class Ticket:
     register: str
     sentences: tuple[str, ...]
     """The sentences it was made from, with their slots: what two splits may not share."""
+    language: str = "en"
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,14 @@ class Example:
     answer: str
     choices: tuple[str, ...]
     """The names of the labels to choose from, or of the fields that are asked for."""
+    is_behind: bool = False
+    """Whether the instruction stands behind the ticket."""
 
     @property
     def prompt(self) -> str:
-        """The user's message: the instruction, and the ticket under it."""
-        return f"{self.instruction}\n\n{self.ticket.text}"
+        """The user's message: the instruction before or behind the ticket."""
+        parts = (self.ticket.text, self.instruction) if self.is_behind else (self.instruction, self.ticket.text)
+        return "\n\n".join(parts)
 
 
 def examples(split: Split, seed: int, count: int | None = None) -> Iterator[Example]:
@@ -102,11 +106,12 @@ def _extracted(random: Random, split: Split) -> Example:
 
 
 @dataclass
-class _Draft:
+class Draft:
     """A ticket that is being written: each slot has one value wherever it stands."""
 
     random: Random
     split: Split
+    fillers: Mapping[str, Callable[[Random, Split], str]] = field(default_factory=lambda: FILLERS)
     values: dict[str, str] = field(default_factory=dict)
     used: list[str] = field(default_factory=list)
     noisy: float = 0.0
@@ -115,7 +120,7 @@ class _Draft:
         """Return `sentence` with its slots filled, and remember it; typos stay out of the values."""
         self.used.append(sentence)
         pieces: list[str] = []
-        for number, piece in enumerate(_SLOT.split(sentence)):
+        for number, piece in enumerate(SLOT.split(sentence)):
             pieces.append(self._value(piece) if number % 2 else self._mistyped(piece))
         return "".join(pieces)
 
@@ -124,7 +129,7 @@ class _Draft:
 
     def _value(self, slot: str) -> str:
         if slot not in self.values:
-            self.values[slot] = FILLERS[slot](self.random, self.split)
+            self.values[slot] = self.fillers[slot](self.random, self.split)
         return self.values[slot]
 
     def _mistyped(self, text: str) -> str:
@@ -148,12 +153,12 @@ def _slip(letters: list[str], place: int, random: Random) -> None:
 
 def _ticket(random: Random, split: Split, label: str) -> Ticket:
     register = random.choice(list(_REGISTERS))
-    draft = _Draft(random, split, noisy=0.5 if random.random() < 0.25 else 0.0)
+    draft = Draft(random, split, noisy=0.5 if random.random() < 0.25 else 0.0)
     text = _REGISTERS[register](draft, label)
     return Ticket(text, label, dict(draft.values), register, tuple(draft.used))
 
 
-def _core(draft: _Draft, label: str, details: int) -> list[str]:
+def _core(draft: Draft, label: str, details: int) -> list[str]:
     """Return the matter itself and up to `details` sentences with fields, in some order, the matter mostly first."""
     said = [draft.say(draft.random.choice(texts.situations(label, draft.split)))]
     for sentence in draft.random.sample(texts.details(draft.split), draft.random.randrange(details + 1)):
@@ -161,23 +166,23 @@ def _core(draft: _Draft, label: str, details: int) -> list[str]:
     return said
 
 
-def _terse(draft: _Draft, label: str) -> str:
+def _terse(draft: Draft, label: str) -> str:
     return " ".join(_core(draft, label, 1))
 
 
-def _plain(draft: _Draft, label: str) -> str:
+def _plain(draft: Draft, label: str) -> str:
     said = " ".join(_core(draft, label, 2))
     return f"{draft.pick('greetings')}\n\n{said}\n\n{draft.pick('closings')}"
 
 
-def _angry(draft: _Draft, label: str) -> str:
+def _angry(draft: Draft, label: str) -> str:
     said = [draft.pick("anger"), *_core(draft, label, 2)]
     if draft.random.random() < 0.5:
         said.append(draft.pick("anger"))
     return " ".join(said)
 
 
-def _chatty(draft: _Draft, label: str) -> str:
+def _chatty(draft: Draft, label: str) -> str:
     said = [draft.pick("chatter"), *_core(draft, label, 2)]
     if label != OTHER and draft.random.random() < 0.5:
         aside = draft.random.choice(texts.asides(draft.split, but=label))
@@ -186,13 +191,13 @@ def _chatty(draft: _Draft, label: str) -> str:
     return f"{draft.pick('greetings')} {' '.join(said)} {draft.pick('closings')}"
 
 
-def _signed(draft: _Draft, label: str) -> str:
+def _signed(draft: Draft, label: str) -> str:
     said = _plain(draft, label)
     lines = draft.random.sample(("{name}", "{city}", "{phone}", "{email}"), draft.random.randrange(1, 4))
     return "\n".join((said, *map(draft.say, lines)))
 
 
-def _forwarded(draft: _Draft, label: str) -> str:
+def _forwarded(draft: Draft, label: str) -> str:
     said = " ".join(_core(draft, label, 2))
     head = draft.random.choice(("---------- Forwarded message ----------", "Begin forwarded message:", "FW:"))
     return (
@@ -200,7 +205,7 @@ def _forwarded(draft: _Draft, label: str) -> str:
     )
 
 
-_REGISTERS: Mapping[str, Callable[[_Draft, str], str]] = {
+_REGISTERS: Mapping[str, Callable[[Draft, str], str]] = {
     "terse": _terse,
     "plain": _plain,
     "angry": _angry,
