@@ -19,7 +19,7 @@ how why will would i do does did they their our which if or its
 _GERMANIC = """
 der das und ich nicht ein eine einen einem einer ist wir sie mein meine meinen mich bitte auf für mit von zu zum zur dem
 bei aus haben habe wird wurde wo wie wann kein keine keinen noch aber ihr ihre ihren ihnen sind dass oder auch nach seit
-unter über hier het niet ik mijn voor naar dit zijn heeft och att inte jag ikke jeg og
+unter über hier waar het niet ik mijn voor naar dit zijn heeft och att inte jag ikke jeg og
 """
 _ROMANCE = """
 le les une du et est je vous nous mon ma mes pas ne que qui dans avec votre vos ce cette il elle au aux j qu ai été suis
@@ -29,34 +29,16 @@ minha é la un
 _EASTERN = "nie jest się proszę mój není prosím ve bir bu için değil"
 _COMMON = frozenset(_ENGLISH.split())
 _FOREIGN = frozenset(f"{_GERMANIC} {_ROMANCE} {_EASTERN}".split())
-_WORDS = 2000
-_LATIN = "\u024f"  # the last letter of Latin scripts in common use
-
-_ENGLISH = frozenset(
-    "the and is it of you for not have with this that these be are we your can please my to has been but from there what"
-    " when how why will would i do does did they their our which if or its".split()
-)
-_FOREIGN = frozenset(
-    # German, Dutch and the Nordic languages
-    "der das und ich nicht ein eine einen einem einer ist wir sie mein meine meinen mich bitte auf für mit von zu zum"
-    " zur dem bei aus haben habe wird wurde wo wie wann kein keine keinen noch aber ihr ihre ihren ihnen sind dass oder"
-    " auch nach seit unter über hier het niet ik mijn voor naar dit zijn heeft och att inte jag ikke jeg og"
-    # French, Spanish, Italian and Portuguese
-    " le les une du et est je vous nous mon ma mes pas ne que qui dans avec votre vos ce cette il elle au aux j qu ai"
-    " été suis sont merci bonjour où el los las por para mi su está estoy pedido gracias favor di che sono mio mia"
-    " della um uma não meu minha é la un"
-    # Polish, Czech and Turkish
-    " nie jest się proszę mój není prosím ve bir bu için değil".split()
-)
 _WORD = re.compile(r"[^\W\d_]+")
 
 
 def is_english(text: str) -> bool:
     """Whether `text` is English, or too short to tell."""
     english = foreign = 0
-    for word in (found[0] for found in islice(_WORD.finditer(text), MOST_WORDS)):
+    for at, found in enumerate(islice(_WORD.finditer(text), MOST_WORDS)):
+        word = found[0]
         folded = word.casefold()
+        is_name = at > 0 and word.istitle()
         english += folded in _COMMON
-        # What begins with a small letter is no name; another script is foreign whatever it begins with.
-        foreign += folded in _FOREIGN or (not word.isascii() and (word[0].islower() or word[0] > _LATIN))
-    return foreign < 2 or foreign < english
+        foreign += (folded in _FOREIGN and not is_name) or (not word.isascii() and (not is_name or word[0] > _LATIN))
+    return foreign < 2 or foreign <= english

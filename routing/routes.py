@@ -25,18 +25,19 @@ def route(
     *,
     prefix: Callable[[str], Sequence[Digest]] = lambda _: (),
     price: Callable[[str], Price | None] = lambda _: None,
-    unlabelled: Callable[[], str] = lambda: "",
+    unfit: Callable[[ModelEntry, str], str] = lambda _, __: "",
     draw: Draw = random.random,
 ) -> Route:
     """Return the replica for `query`, with the reason and everything that was passed over.
 
     `prefix` returns the chain of digests of the prompt for a model (`routing.prefix.chain`); it is asked only where
     several replicas can serve. `price` returns what a model would cost, None where nobody knows; it is asked only under
-    a ceiling and in conversations. `unlabelled` returns why a chat for ``auto`` can't be answered with a label, ""
-    where it can; it is asked only where a classifier could answer. `draw` decides between weights and between equally
-    busy replicas. Raise `RoutingError` when no replica can serve the query.
+    a ceiling and in conversations. `unfit` returns why a chat for ``auto`` is nothing for a classifier or specialist,
+    "" where it is, by the task that the request says (empty where a rule's structure says it); it is asked only where
+    one of these could answer. `draw` decides between weights and between equally busy
+    replicas. Raise `RoutingError` when no replica can serve the query.
     """
-    return _Decision(query, catalogue, replicas, prefix=prefix, price=price, unlabelled=unlabelled, draw=draw).decide()
+    return _Decision(query, catalogue, replicas, prefix=prefix, price=price, unfit=unfit, draw=draw).decide()
 
 
 class _Decision:
@@ -50,12 +51,12 @@ class _Decision:
         *,
         prefix: Callable[[str], Sequence[Digest]],
         price: Callable[[str], Price | None],
-        unlabelled: Callable[[], str],
+        unfit: Callable[[ModelEntry, str], str],
         draw: Draw,
     ) -> None:
         self.query = query
         self.catalogue = catalogue
-        self.unlabelled = unlabelled
+        self.unfit = unfit
         self.price = price
         self.draw = draw
         self.places = Places(query, catalogue, replicas, prefix=prefix, draw=draw)
@@ -154,14 +155,15 @@ class _Decision:
 
     def _special_reason(self, model: ModelEntry) -> str:
         """Return why the query is nothing for the model, if that is a specialist or answers with labels; else ""."""
-        if model.name in self.catalogue.specialists and self.task_source not in CERTAIN:
+        is_special = model.name in self.catalogue.specialists
+        if is_special and self.task_source not in CERTAIN:
             return f"its task {self.task} is only guessed, and a specialist takes tasks that are written"
-        if self.query.kind != "chat" or not model.answers_labels:
+        if self.query.kind != "chat" or not (is_special or model.answers_labels):
             return ""
-        if self.task != CLASSIFY:
+        if model.answers_labels and self.task != CLASSIFY:
             return f"answers with labels, for the task {CLASSIFY} alone"
-        reason = self.unlabelled()
-        return f"answers with labels: {reason}" if reason else ""
+        reason = self.unfit(model, "" if self.task_source == "structure" else self.task)
+        return reason and f"{'answers with labels' if model.answers_labels else 'is a specialist'}: {reason}"
 
     def _allowed(self, name: str) -> bool:
         model = self.catalogue.models[name]

@@ -1,5 +1,5 @@
-"""The specialist for support desks: the corpus that it learns from and is measured on.
+"""The specialists for support desks: the questions that they learn from and are measured on.
 
-`corpus.examples("train", seed)` is for training. `corpus.examples("held_out", seed)` draws only on sentences, names,
-instructions and labels that training never sees.
+Two generators (`corpus`, `inbox`) share nothing. `examples("train", seed)` of each is for training;
+`examples("held_out", seed)` draws only on sentences, values, instructions and names that training never sees.
 """

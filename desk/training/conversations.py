@@ -8,8 +8,8 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from desk.training import corpus
 from desk.training.corpus import Example
+from desk.training.generators import GENERATORS, in_turn
 from desk.training.texts import Split
 
 BUCKET = 8
@@ -44,13 +44,21 @@ def conversation(example: Example, tokenizer: Any, *, as_system: bool) -> Conver
     return Conversation((*prompt, *answer), len(prompt), CLASSIFIED_WEIGHT if example.task == "classify" else 1.0)
 
 
-def batches(split: Split, seed: int, size: int, tokenizer: Any, first: int = 0) -> Iterator[list[Conversation]]:
+def batches(
+    split: Split,
+    seed: int,
+    size: int,
+    tokenizer: Any,
+    *,
+    first: int = 0,
+    generators: Sequence[str] = tuple(GENERATORS),
+) -> Iterator[list[Conversation]]:
     """Yield batches of `size` from number `first` on, without end; each is a function of seed and number alone."""
     bucket = first // BUCKET
     skip = first % BUCKET
     while True:
         random = Random(f"conversations {split} {seed} {bucket}")
-        stream = corpus.examples(split, random.randrange(2**62))
+        stream = in_turn(split, random.randrange(2**62), generators)
         drawn = sorted(
             (
                 conversation(example, tokenizer, as_system=random.random() < 0.5)

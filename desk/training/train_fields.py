@@ -27,6 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from desk.training import lora
 from desk.training.conversations import Conversation, batches
+from desk.training.generators import GENERATORS
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 RISE, FALL = 20, 0.2
@@ -111,7 +112,7 @@ def _train(rank: int, options: argparse.Namespace) -> None:
     step, seconds, ends = _resume(out, pairs, optimizer)
     if passed := [end for end in options.steps if end <= step and end not in ends]:
         raise SystemExit(f"--steps: {out} is at step {step} and made no end at {passed}; name ends that are to come")
-    drawn = batches("train", options.seed, options.batch, tokenizer, first=step)
+    drawn = batches("train", options.seed, options.batch, tokenizer, first=step, generators=options.generators)
     begun, losses = time.monotonic(), []
     last = options.steps[-1]
     while step < last:
@@ -196,6 +197,7 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="the folder of SmolLM2-135M-Instruct")
     parser.add_argument("--name", default="HuggingFaceTB/SmolLM2-135M-Instruct", help="what the adapter says it is for")
     parser.add_argument("--out", required=True, help="where check-points, the curve and the adapter go")
+    parser.add_argument("--generators", nargs="+", choices=tuple(GENERATORS), default=list(GENERATORS))
     parser.add_argument("--steps", type=int, nargs="+", default=[1000], help="where the rate is to have fallen")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rank", type=int, default=8)

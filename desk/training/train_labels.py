@@ -22,8 +22,9 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
-from desk.training import corpus, lora
+from desk.training import lora
 from desk.training.corpus import Example
+from desk.training.generators import GENERATORS, in_turn
 from desk.training.texts import OTHER, Split, labels
 from inference.architectures.label_head import LabelHead
 
@@ -33,9 +34,9 @@ RISE = 50
 LOGGED, SAVED = 25, 100
 
 
-def classified(split: Split, seed: int | str) -> Iterator[Example]:
+def classified(split: Split, seed: int | str, generators: Sequence[str] = tuple(GENERATORS)) -> Iterator[Example]:
     """Yield questions for labels, without end."""
-    stream = corpus.examples(split, Random(f"labels {split} {seed}").randrange(2**62))
+    stream = in_turn(split, Random(f"labels {split} {seed}").randrange(2**62), generators)
     return (example for example in stream if example.task == "classify")
 
 
@@ -101,10 +102,10 @@ def train(options: argparse.Namespace) -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     step, seconds = _resume(out, model, optimizer)
-    dev = list(islice(classified("dev", 0), 600)) if options.split == "fit" else []
+    dev = list(islice(classified("dev", 0, options.generators), 600)) if options.split == "fit" else []
     begun, losses = time.monotonic(), []
     while step < options.steps:
-        examples = list(islice(classified(options.split, f"{options.seed} {step}"), options.batch))
+        examples = list(islice(classified(options.split, f"{options.seed} {step}", options.generators), options.batch))
         for group in optimizer.param_groups:
             group["lr"] = group["most"] * min(1.0, (step + 1) / RISE, (options.steps - step) / (0.5 * options.steps))
         logits, wanted = model(examples)
@@ -168,6 +169,7 @@ def main() -> None:
     parser.add_argument("--name", default="sentence-transformers/all-MiniLM-L6-v2")
     parser.add_argument("--out", required=True, help="where check-points, the curve and the head go")
     parser.add_argument("--split", choices=("train", "fit"), default="train")
+    parser.add_argument("--generators", nargs="+", choices=tuple(GENERATORS), default=list(GENERATORS))
     parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--rank", type=int, default=16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID
 
 from asgiref.sync import async_to_sync
@@ -13,14 +14,14 @@ from billing.models import PlanVersion
 from billing.selectors.prices import prices_at
 from gateway.generation.choosing import Texts, ends_of, read
 from gateway.generation.estimates import estimate
-from gateway.generation.labelling import NO_LABELS
+from gateway.generation.labelling import NO_LABELS, why_unsure
 from gateway.runtime.examples import Asker
 from gateway.runtime.live import Live
 from gateway.runtime.principal import models_of_key
 from gateway.services.adapters import own_terms
 from inference.messages import Message
 from routing import hook
-from routing.catalogue import Catalogue
+from routing.catalogue import Catalogue, ModelEntry
 from routing.conditions import tokens_of
 from routing.errors import RoutingError
 from routing.routes import route
@@ -87,17 +88,20 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
     examples = live.runtime.examples if live.runtime is not None else None
     query = async_to_sync(read)(examples, query, catalogue, texts, asker)
     price = _Prices(live, version, query, wanted.max_tokens, catalogue)
-    return route(query, catalogue, live, price=price, unlabelled=lambda: _unlabelled(wanted, texts.messages))
+    return route(query, catalogue, live, price=price, unfit=partial(_unfit, wanted, texts.messages))
 
 
-def _unlabelled(wanted: Wanted, messages: Sequence[Message]) -> str:
-    """Return why a classifier couldn't answer; "" where it could, as far as this tells."""
-    if wanted.tools:
+def _unfit(wanted: Wanted, messages: Sequence[Message], model: ModelEntry, task: str) -> str:
+    """Return why a classifier or a specialist couldn't answer; "" where it could, as far as this tells."""
+    if model.answers_labels and wanted.tools:
         return "the request has tools"
-    if not wanted.text or wanted.schema:
+    if not wanted.text:
         return ""
-    instruction = hook.read(messages, hook.CLASSIFY)
-    return "" if instruction is not None and instruction.labels else NO_LABELS
+    if model.answers_labels and not wanted.schema:
+        instruction = hook.read(messages, hook.CLASSIFY)
+        if instruction is None or not instruction.labels:
+            return NO_LABELS
+    return "" if model.tenant is not None else why_unsure(hook.read(messages, task), has_schema=wanted.schema)
 
 
 class _Prices:

@@ -18,6 +18,7 @@ from routing.hook import CLASSIFY, EXTRACT, LONGEST_LABEL, Instruction
 
 MOST_LABELS = 256
 NO_LABELS = "the request names no labels"
+NO_FIELDS = "the request names no fields that are read for certain"
 
 _BESIDE = frozenset({"title", "description", "default", "examples", "$schema", "$defs", "definitions"})
 
@@ -112,6 +113,14 @@ def why_unlabelled(intent: Intent, instruction: Instruction | None) -> str:
     except Refusal as refusal:
         return refusal.message
     return "" if labelling.labels else NO_LABELS
+
+
+def why_unsure(instruction: Instruction | None, *, has_schema: bool) -> str:
+    """Return why a specialist can't be sure of what the chat asks for; "" where it can, and without a reader."""
+    if instruction is None:
+        return ""
+    is_vague = instruction.task == EXTRACT and not instruction.fields and not has_schema
+    return instruction.unsure or (NO_FIELDS if is_vague else "")
 
 
 def held_to(intent: Intent, instruction: Instruction | None) -> Guidance | None:

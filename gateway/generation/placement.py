@@ -16,7 +16,7 @@ from gateway.errors.faults import refusal_of_engine, refusal_of_key, refusal_of_
 from gateway.errors.refusal import Refusal
 from gateway.generation.estimates import estimate
 from gateway.generation.intent import Intent
-from gateway.generation.labelling import Labelling, held_to, labelling_of, why_unlabelled
+from gateway.generation.labelling import Labelling, held_to, labelling_of, why_unlabelled, why_unsure
 from gateway.runtime.engines import Engines
 from gateway.runtime.flight import ADAPTERS_OWN, Flight
 from gateway.runtime.principal import Principal
@@ -28,9 +28,9 @@ from inference.errors import (
     OverloadedError,
 )
 from inference.messages import Message
-from inference.types import Feature, GenerationRequest, Guidance, Kind, Prepared, SamplingParams
+from inference.types import Feature, GenerationRequest, Guidance, GuidanceKind, Kind, Prepared, SamplingParams
 from routing import hook
-from routing.catalogue import DeploymentEntry
+from routing.catalogue import DeploymentEntry, ModelEntry
 from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
 from routing.errors import RoutingError
 from routing.hook import CLASSIFY, Instruction
@@ -281,7 +281,7 @@ class Placement:
                 replicas,
                 prefix=self._prefix,
                 price=self._price,
-                unlabelled=self._why_unlabelled,
+                unfit=self._why_unfit,
             )
         except RoutingError as error:
             if error.code == "model_not_allowed" and principal.key_models and error.model not in principal.key_models:
@@ -305,10 +305,17 @@ class Placement:
             self._instructions[task] = hook.read(self.intent.messages, task)
         return self._instructions[task]
 
-    def _why_unlabelled(self) -> str:
-        if self._unlabelled is None:
-            self._unlabelled = why_unlabelled(self.intent, self._instruction(CLASSIFY))
-        return self._unlabelled
+    def _why_unfit(self, model: ModelEntry, task: str) -> str:
+        if model.answers_labels:
+            if self._unlabelled is None:
+                self._unlabelled = why_unlabelled(self.intent, self._instruction(CLASSIFY))
+            if self._unlabelled:
+                return self._unlabelled
+        if model.tenant is not None:  # a tenant's own may know what the reader doesn't
+            return ""
+        own = self.intent.sampling.guidance
+        has_schema = own is not None and own.kind is not GuidanceKind.JSON_OBJECT
+        return why_unsure(self._instruction(task), has_schema=has_schema)
 
     def _price(self, model: str) -> Price | None:
         """Return what the request would cost with `model`; None where no price of it is in force."""

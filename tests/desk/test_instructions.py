@@ -24,6 +24,8 @@ TICKET = "The kettle leaks since Tuesday and nobody answers the phone."
         ("", f"Extract the fields product, problem and since as JSON.\n\n{TICKET}", "extract", 3),
         ("", f"{TICKET}\n\nReturn a JSON object with the keys: product, defect.", "extract", 2),
         ("", f'Fill in this JSON: {{"product": ..., "defect": ...}}\n\n{TICKET}', "extract", 2),
+        ("", f"{TICKET}\n\nExtract as JSON these fields:\n\n- order_id\n- bestellNr\n- größe", "extract", 3),
+        ("", f'{TICKET}\n\nExtract as JSON: {{"numéro de commande": ..., "order_id": ...}}', "extract", 2),
         (
             "You read mails. Answer in JSON with these keys: sender, topic (one word), due.",
             TICKET,

@@ -39,6 +39,13 @@ from routing.services import task_examples
         ("Scan the email for order, date, amount and answer in JSON.", "order date amount"),
         ("Detect order, date, amount in the input, output JSON.", "order date amount"),
         ("Extract order, date, amount and output JSON.", "order date amount"),
+        ("Extract order_id, plan from the mail as JSON.", "order_id plan"),
+        ("Return JSON with the fields plan, an order_id and the town for this mail.", "plan order_id town"),
+        ('Use JSON: {"numéro": ..., "orderId": ...}', "numéro orderId"),
+        ("Return JSON. Fields:\norder_id\norderId\ne-mail", "order_id orderId e-mail"),
+        ("Return JSON. Fields:\n`order_id`,\n`orderId`", "order_id orderId"),
+        ("Return JSON. Fields:\n* bestellnummer\n* größe", "bestellnummer größe"),
+        ("Return JSON. Fields:\norder_id\nuse null if it isn't there", ""),
     ],
 )
 def test_fields_are_named_as_they_are_spelled(instruction, fields):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from desk.reader import MOST_READ, EnglishReader
+from desk.reader import MOST_READ, NOT_ENGLISH, EnglishReader
 from inference.messages import Message
 from routing import hook
 from routing.hook import CLASSIFY, EXTRACT, Instruction
@@ -61,6 +61,23 @@ def test_the_app_has_registered_its_reader():
             Instruction(EXTRACT, fields=("order_id", "amount")),
         ),
         (("Return it as JSON.\n\nI paid 12.",), EXTRACT, Instruction(EXTRACT)),
+        (("Classify the ticket as one of: red, blue.\n\nIch habe ein blaues Auto",), "", None),
+        (
+            ("Labels: red, blue\n\nIch habe ein blaues Auto",),
+            CLASSIFY,
+            Instruction(CLASSIFY, labels=("red", "blue"), text="Ich habe ein blaues Auto", unsure=NOT_ENGLISH),
+        ),
+        (
+            (("system", "Du liest Mails, und nicht mehr als das."), ("user", "I paid 12.")),
+            EXTRACT,
+            Instruction(EXTRACT, unsure=NOT_ENGLISH),
+        ),
+        (
+            (f"{LABELS}\n\n{'It is mine and I like it. ' * 9}\n\nSie ist nicht mehr da, und ich suche sie.",),
+            "",
+            None,
+        ),
+        ((f"{LABELS}\nSie ist nicht mehr da, und ich suche sie.",), "", None),
     ],
 )
 def test_what_a_chat_names_for_a_task(messages, task, found):

@@ -30,13 +30,13 @@ FINDING = {task: next(rule.name for rule in RULES if rule.task == task) for task
 FINDING["extract"] = "fields"
 
 
-def decide(kept, *, rules=RULES, replicas=None, draw=lambda: 0.0, **query):
+def decide(kept, *, rules=RULES, replicas=None, draw=lambda: 0.0, unfit=lambda *_: "", **query):
     book = catalogue(*rules)
     models = {**book.models, "labels": LABELS, "desk": DESK}
     places = {**book.deployments, **{one: (deployment(f"{one}-1", one),) for one in ("labels", "desk")}}
     asked = ask(**query, kept=None if kept is None else Kept(kept))
     book = replace(book, models=models, deployments=places)
-    return route(asked, book, replicas or Replicas(), price=PRICES.get, draw=draw)
+    return route(asked, book, replicas or Replicas(), price=PRICES.get, unfit=unfit, draw=draw)
 
 
 def found_by(how, task):
@@ -113,6 +113,21 @@ def test_why_a_guess_gives_no_specialist_is_told(how, task):
     decision = decide(None, **found_by(how, task))
     told = [one.rejected for one in decision.candidates if one.model == SERVES[task]]
     assert told == [f"its task {task} is only guessed, and a specialist takes tasks that are written"]
+
+
+@pytest.mark.parametrize(("how", "task"), [one for one in WRITTEN if one[1] in ("classify", "extract")])
+def test_a_specialist_for_which_a_request_is_unfit_abstains(how, task):
+    asked = set()
+
+    def unfit(model, of):
+        asked.add((model.name, of))
+        return "it is Greek"
+
+    decision = decide(None, unfit=unfit, **found_by(how, task))
+    assert (decision.model, decision.task, decision.task_source) == (GUESS[task], task, how)
+    told = [one.rejected for one in decision.candidates if one.model == SERVES[task]]
+    assert told == [f"{'answers with labels' if task == 'classify' else 'is a specialist'}: it is Greek"]
+    assert asked == {(SERVES[task], "" if how == "structure" else task)}
 
 
 @pytest.mark.parametrize(

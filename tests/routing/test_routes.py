@@ -308,8 +308,8 @@ def test_classifier_is_asked_for_chats_by_name():
 
 
 def test_classifier_gets_a_chat_of_auto_only_to_classify_it_and_if_it_can():
-    def chosen(query, book, unlabelled=""):
-        decision = route(query, book, ready, unlabelled=lambda: unlabelled)
+    def chosen(query, book, unfit=""):
+        decision = route(query, book, ready, unfit=lambda *_: unfit)
         return decision.model, [one.rejected for one in decision.candidates if one.model == "labels" and one.rejected]
 
     both = with_labels(rule("any", ("labels", 1), ("vectors", 1)), rule("rest", ("small", 1)))
@@ -321,11 +321,11 @@ def test_classifier_gets_a_chat_of_auto_only_to_classify_it_and_if_it_can():
 
 
 def test_whether_a_chat_can_be_answered_with_a_label_is_asked_only_where_a_classifier_could():
-    def never():
+    def never(model, task):
         raise AssertionError
 
-    assert route(ask(task="classify"), catalogue(), ready, unlabelled=never).model == "small"
-    assert route(ask(), with_labels(), ready, unlabelled=never).model == "small"
-    assert route(ask("labels"), with_labels(), ready, unlabelled=never).model == "labels"
+    assert route(ask(task="classify"), catalogue(), ready, unfit=never).model == "small"
+    assert route(ask(), with_labels(), ready, unfit=never).model == "small"
+    assert route(ask("labels"), with_labels(), ready, unfit=never).model == "labels"
     kind = {"task": "classify", "kind": "classification"}
-    assert route(ask(**kind), with_labels(), ready, unlabelled=never).model == "labels"
+    assert route(ask(**kind), with_labels(), ready, unfit=never).model == "labels"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from argparse import Namespace
 from itertools import islice
 from pathlib import Path
@@ -14,8 +15,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from desk.training import corpus, evaluate, lora, train_fields, train_labels
+from desk.training import evaluate, inbox, lora, train_fields, train_labels
 from desk.training.conversations import batches
+from desk.training.corpus import Example
+from desk.training.generators import GENERATORS
 from inference.local.engine import LocalEngine
 from inference.messages import Message
 from inference.sources.label_head import merge
@@ -23,7 +26,10 @@ from inference.types import GenerationRequest, Kind, SamplingParams
 from tests.inference.text.folders import save_tokenizer
 from tests.inference.tiny import COMMON, save_tiny
 
-HELD_OUT = "16e89f43bf88e6dac3fcece0de8ab5d3b7c97a8f8799277c4df67a80280148e5"
+HELD_OUT = {
+    "corpus": "16e89f43bf88e6dac3fcece0de8ab5d3b7c97a8f8799277c4df67a80280148e5",
+    "inbox": "d04cc2d3b12eda98a0d25c57fa9a59fd074fde984d11350ae220e1c8865b1355",
+}
 
 
 class SwitchedOffError(Exception):
@@ -83,7 +89,7 @@ def chat(tmp_path_factory):
 
 def fields(chat: Path, out: Path, **changes: Any) -> Namespace:
     given = {"model": str(chat), "name": "tiny", "out": str(out), "steps": [4], "batch": 2, "rank": 2, "processes": 1}
-    return Namespace(**{**given, "rate": 1e-2, "seed": 3, **changes})
+    return Namespace(**{**given, "rate": 1e-2, "seed": 3, "generators": ["corpus", "inbox"], **changes})
 
 
 @pytest.mark.slow
@@ -183,7 +189,8 @@ def encoder(tmp_path_factory):
 
 def labels(encoder: Path, out: Path, **changes: Any) -> Namespace:
     given = {"model": str(encoder), "name": "tiny", "out": str(out), "split": "train", "steps": 4, "batch": 4}
-    return Namespace(**{**given, "rank": 2, "width": 8, "rate": 1e-2, "seed": 3, **changes})
+    given |= {"rank": 2, "width": 8, "rate": 1e-2, "seed": 3, "generators": ["corpus", "inbox"]}
+    return Namespace(**{**given, **changes})
 
 
 def test_a_head_goes_on_where_it_was_and_is_served(encoder, tmp_path, monkeypatch):
@@ -230,10 +237,28 @@ def test_a_head_on_an_encoder_that_stays_as_it_is(encoder, tmp_path):
 # -- what is measured -------------------------------------------------------------------------------------------------
 
 
-def test_the_held_out_file_is_fixed():
-    examples = evaluate.held_out()
-    assert evaluate.digest(examples) == HELD_OUT
+@pytest.mark.parametrize("generator", HELD_OUT)
+def test_the_held_out_file_is_fixed(generator):
+    examples = evaluate.held_out(generator=generator)
+    assert evaluate.digest(examples) == HELD_OUT[generator]
     assert sum(example.task == "classify" for example in examples) == 400
+
+
+def test_training_reads_both_generators_in_turn(chat):
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(chat)
+
+    def told(*names):
+        drawn = islice(batches("train", 1, 4, tokenizer, generators=names), 8)
+        return {tokenizer.decode(one.ids) for batch in drawn for one in batch}
+
+    one, two, both = told("corpus"), told("inbox"), told(*GENERATORS)
+    assert one & two == set()
+    assert both not in (one, two)
+    for split in ("train", "held_out", "dev"):
+        drawn = [example.ticket.register in inbox.FRAMES for example in islice(train_labels.classified(split, 1), 40)]
+        assert sum(drawn) == 20
 
 
 def test_dev_and_fit_divide_what_is_trained_on():
@@ -246,11 +271,49 @@ def test_dev_and_fit_divide_what_is_trained_on():
         assert len(dev) >= len(fit) // 5
 
 
-def test_what_counts_as_right():
-    examples = list(corpus.examples("dev", 1, 40))
-    answers = [example.answer for example in examples]
-    assert {line["right"] for line in evaluate.table(examples, answers).values()} == {1.0}
-    extract = next(example for example in examples if example.task == "extract")
+def asked(generator: str, task: str) -> Example:
+    """The first question of that task whose answer has a value and a null, or is a label."""
+    drawn = GENERATORS[generator]("dev", 1, 100)
+    return next(one for one in drawn if one.task == task and (task == "classify" or '": "' in one.answer))
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_what_counts_as_right(generator):
+    examples = list(GENERATORS[generator]("dev", 1, 40))
+    answers = [evaluate.Answer(example.answer, 0.8) for example in examples]
+    lines = evaluate.table(examples, answers)
+    assert {line["right"] for line in lines.values()} == {1.0}
+    assert {(line["given from 0.7"], line["given from 0.9"]) for line in lines.values()} == {(1.0, 0.0)}
+    assert {(line["missing"], line["wrong"]) for kind, line in lines.items() if "fields" in kind} == {(0.0, 0.0)}
+    extract = asked(generator, "extract")
     assert not evaluate.is_right(extract, extract.answer[:-1])
     assert not evaluate.is_right(extract, extract.answer.replace("null", '"x"', 1))
     assert evaluate.is_right(extract, extract.answer.replace(", ", ","))
+
+
+def test_values_are_missing_or_wrong():
+    example = asked("corpus", "extract")
+    right = json.loads(example.answer)
+    has, lacks = (next(name for name, value in right.items() if (value is None) is none) for none in (False, True))
+    assert evaluate.faults(example, json.dumps(right)) == (0, 0)
+    assert evaluate.faults(example, json.dumps(right | {has: None})) == (1, 0)
+    assert evaluate.faults(example, json.dumps(right | {has: "x", lacks: "y"})) == (0, 2)
+    assert evaluate.faults(example, example.answer[:-1]) == (0, len(right))
+
+
+def test_an_answer_is_as_sure_as_its_least_probable_token_of_a_value():
+    fields, label = (asked("corpus", task) for task in ("extract", "classify"))
+    tokens = [
+        ('{"na', -9.0),
+        ('me":', -9.0),
+        (' "A', -0.1),
+        ('nna"', -0.7),
+        (', "x', -9.0),
+        ('": null', -0.2),
+        ("}", -9.0),
+    ]
+    assert evaluate._answer(fields, tokens[:5]) == evaluate.Answer('{"name": "Anna", "x', pytest.approx(math.exp(-0.7)))
+    assert evaluate._answer(fields, tokens).confidence == pytest.approx(math.exp(-0.7))
+    assert evaluate._answer(label, [("bil", -0.2), ("ling", -0.1)]) == evaluate.Answer(
+        "billing", pytest.approx(math.exp(-0.2))
+    )

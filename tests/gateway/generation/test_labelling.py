@@ -10,10 +10,11 @@ import pytest
 
 from billing.ids import uuid7
 from billing.writer.operations import Settle
+from desk.reader import NOT_ENGLISH
 from gateway.errors.refusal import Refusal
 from gateway.generation import choosing
 from gateway.generation.generation import start_generation
-from gateway.generation.labelling import why_unlabelled
+from gateway.generation.labelling import NO_FIELDS, why_unlabelled
 from inference.errors import InvalidRequestError
 from inference.tools import Function, Tools
 from inference.types import Delta, Guidance, GuidanceKind, Kind, SamplingParams, Usage
@@ -154,7 +155,8 @@ async def held(prompt, rules=RULES, model="auto", writer=ADAPTER, **fields):
 async def test_a_specialists_answer_is_held_to_the_labels_or_to_json():
     sampling = SamplingParams(temperature=0.5, max_tokens=3)
     assert await held(TICKET, sampling=sampling) == (replace(sampling, guidance=CHOICE), 2)
-    assert await held(TICKET, task="extract", sampling=sampling) == (replace(sampling, guidance=OBJECT), "json_object")
+    by_name = {"model": "writer", "task": "extract"}
+    assert await held(TICKET, **by_name, sampling=sampling) == (replace(sampling, guidance=OBJECT), "json_object")
 
 
 FIELDS = "Return JSON with the fields order_id, amount.\n\nI paid 12 for order 7."
@@ -196,11 +198,8 @@ async def test_named_fields_are_held_however_a_specialist_is_asked(how, monkeypa
 @pytest.mark.parametrize(
     ("prompt", "how", "guidance"),
     [
-        (UNNAMED, "field", OBJECT),
-        (UNNAMED, "alias", OBJECT),
         (UNNAMED, "name", None),
         (UNNAMED, "name and field", OBJECT),
-        (TALK, "field", OBJECT),
         (TALK, "name", None),
         ("Classify it as one of: red, blue.\n\nmy blue car", "name", CHOICE),
         ("Classify it as one of: red, blue.\n\nmy blue car", "instruction", CHOICE),
@@ -209,6 +208,57 @@ async def test_named_fields_are_held_however_a_specialist_is_asked(how, monkeypa
 async def test_what_a_specialist_is_held_to_where_no_fields_are_named(prompt, how, guidance, monkeypatch):
     sampling, _ = await asked_of_specialist(prompt, monkeypatch, **BY[how])
     assert sampling.guidance == guidance
+
+
+GENERAL = replace(WRITER, name="general")
+ABROAD = "Return JSON with the fields order_id, amount.\n\nIch habe 12 bezahlt, und die Nummer ist 7."
+LABELS_ABROAD = "Labels: red, blue\n\nIch habe ein blaues Auto"
+FREE = SamplingParams(guidance=OBJECT)
+TEXTS_RULE = RuleEntry("texts", "", "extract", None, None, (("writer", 1),), structure="text")
+
+
+async def answering(prompt, *, rules=(), **fields):
+    """The model that answers, and why the specialists beside it don't."""
+    both = RuleEntry("labels", "", "classify", None, None, (("sorter", 1),), (("writer", 1),))
+    rest = RuleEntry("rest", "", "", None, None, (("general", 1),))
+    stand = await make_stand(
+        models=(SORTER, ADAPTER, GENERAL), rules=(*rules, FIELDS_RULE, both, rest), text="It is", guides=True
+    )
+    generation, *_ = await run(stand, prompt, **({"task": None} | fields))
+    await assert_clean(stand)
+    return generation.route.model, {one.rejected for one in generation.route.candidates if one.rejected}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "why"),
+    [
+        (UNNAMED, {"task": "extract"}, {f"is a specialist: {NO_FIELDS}"}),
+        (UNNAMED, {"model": "auto:extract"}, {f"is a specialist: {NO_FIELDS}"}),
+        (FIELDS.replace("order_id", "the order's id"), {"task": "extract"}, {f"is a specialist: {NO_FIELDS}"}),
+        (UNNAMED, {"task": "extract", "sampling": FREE}, {f"is a specialist: {NO_FIELDS}"}),
+        (ABROAD, {"task": "extract"}, {f"is a specialist: {NOT_ENGLISH}"}),
+        (
+            LABELS_ABROAD,
+            {"task": "classify"},
+            {f"answers with labels: {NOT_ENGLISH}", f"is a specialist: {NOT_ENGLISH}"},
+        ),
+    ],
+)
+async def test_a_specialist_that_is_not_sure_abstains_for_a_general_model(prompt, fields, why):
+    assert await answering(prompt, **fields) == ("general", why)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields"),
+    [
+        (FIELDS, {"task": "extract"}),
+        (UNNAMED, {"task": "extract", "sampling": SamplingParams(guidance=SCHEMA)}),
+        (ABROAD, {"rules": (TEXTS_RULE,)}),
+    ],
+    ids=["fields", "a schema of its own", "a rule's structure"],
+)
+async def test_a_specialist_that_is_sure_answers(prompt, fields):
+    assert await answering(prompt, **fields) == ("writer", set())
 
 
 @pytest.mark.parametrize("how", ["field", "name"])
@@ -228,7 +278,7 @@ async def test_a_general_models_answer_is_free(which, how):
         (TALK, {"model": "writer", "task": None}),
         (TICKET, {"sampling": SamplingParams(ignore_eos=True)}),
         (TICKET, {"tools": TOOLS}),
-        (TICKET, {"tools": TOOLS, "task": "extract"}),
+        (FIELDS, {"tools": TOOLS, "task": "extract"}),
     ],
     ids=["no labels", "another task", "by name", "no end", "tools", "tools of another task"],
 )

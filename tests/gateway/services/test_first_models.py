@@ -144,4 +144,6 @@ def test_every_plan_gets_the_specialist_for_its_task(found, task, unlabelled, mo
     for slug in plans.DEFAULT_PLANS:
         allowed = frozenset(plans.latest_version(slug).allowed_models)
         query = RouteQuery("auto", "chat", slug, "chat", allowed, task=task)
-        assert route(query, book, ready, unlabelled=lambda: unlabelled).model == model
+        assert (
+            route(query, book, ready, unfit=lambda model, _: unlabelled if model.answers_labels else "").model == model
+        )
