@@ -1,9 +1,9 @@
 """What a thousand tickets cost, and how many answers are right: the general model, the specialist's adapter, its head.
 
-    python benchmarks/desk/run.py [--tickets 800] [--out var/desk.json]
+    python benchmarks/desk/run.py [--tickets 800] [--generator inbox] [--out var/desk.json]
     python benchmarks/desk/run.py --chat FOLDER --embedding FOLDER --adapter FOLDER --labels FOLDER
 
-A first run (`manage.py quickstart`, then `serve`, in a home of its own) answers the held-out file
+A first run (`manage.py quickstart`, then `serve`, in a home of its own) answers the held-out file of a generator
 (`desk.training.evaluate.held_out`: 400 questions for labels, 400 for fields as JSON) over HTTP, sixteen at a time, in
 four ways one after the other: the general model freely; the same held to one of the labels, or to a JSON schema; the
 adapter `sluice-desk` held alike; and `/v1/classify` of `sluice-desk-labels`, which has no fields. Each way has a tenant
@@ -40,6 +40,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.desk.questions import ADAPTER, GENERAL, HEAD, WAYS, Way, is_right, request_of  # noqa: E402
 from desk.training.corpus import Example  # noqa: E402
 from desk.training.evaluate import COUNT, held_out, kinds  # noqa: E402
+from desk.training.generators import GENERATORS  # noqa: E402
 from inference.sources import first_models  # noqa: E402
 from tests.services.ports import lease_port  # noqa: E402
 from tests.stack.stack import PATIENCE, Stack  # noqa: E402
@@ -219,6 +220,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tickets", type=int, default=COUNT, help="so many questions of the file, half of each task")
+    parser.add_argument("--generator", choices=tuple(GENERATORS), default="corpus", help="whose file it is")
     parser.add_argument("--out", type=Path, default=ROOT / "var/desk.json", help="gets all figures as JSON")
     parser.add_argument("--chat", type=Path, help="folder of SmolLM2-135M-Instruct")
     parser.add_argument("--embedding", type=Path, help="folder of all-MiniLM-L6-v2")
@@ -232,16 +234,19 @@ def main() -> None:
     try:
         stack = started(home, options)
         try:
-            found = asyncio.run(all_ways(stack, held_out()[: options.tickets]))
+            found = asyncio.run(all_ways(stack, held_out(generator=options.generator)[: options.tickets]))
         finally:
             stack.stop()
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    print(f"\n{options.tickets} questions, {AT_ONCE} at once; load average before: {load:.1f}\n")
+    print(f"\n{options.tickets} questions of {options.generator}, {AT_ONCE} at once; load average before: {load:.1f}\n")
     print(f"{table(found)}\n\n{kinds_table(found)}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     figures = {slug: {task: vars(result) for task, result in tasks.items()} for slug, tasks in found.items()}
-    options.out.write_text(json.dumps({"questions": options.tickets, "load": load, **figures}, indent=2) + "\n")
+    options.out.write_text(
+        json.dumps({"generator": options.generator, "questions": options.tickets, "load": load, **figures}, indent=2)
+        + "\n"
+    )
     print(f"\nall figures: {options.out}")
 
 

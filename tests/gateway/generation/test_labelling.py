@@ -20,6 +20,7 @@ from inference.tools import Function, Tools
 from inference.types import Delta, Guidance, GuidanceKind, Kind, SamplingParams, Usage
 from routing import hook
 from routing.catalogue import RuleEntry
+from routing.own_models import OwnTerms
 from routing.types import Comparison, Similarity
 from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
 
@@ -217,13 +218,19 @@ FREE = SamplingParams(guidance=OBJECT)
 TEXTS_RULE = RuleEntry("texts", "", "extract", None, None, (("writer", 1),), structure="text")
 
 
-async def answering(prompt, *, rules=(), **fields):
+TENANT = uuid7()
+OWN = {
+    "writer": replace(ADAPTER, tenant=TENANT, number=1),
+    "terms": {"tenant": TENANT, "own": OwnTerms(most=1)},
+}
+
+
+async def answering(prompt, *, rules=(), writer=ADAPTER, terms=None, **fields):
     """The model that answers, and why the specialists beside it don't."""
     both = RuleEntry("labels", "", "classify", None, None, (("sorter", 1),), (("writer", 1),))
     rest = RuleEntry("rest", "", "", None, None, (("general", 1),))
-    stand = await make_stand(
-        models=(SORTER, ADAPTER, GENERAL), rules=(*rules, FIELDS_RULE, both, rest), text="It is", guides=True
-    )
+    rules = (*rules, FIELDS_RULE, both, rest)
+    stand = await make_stand(models=(SORTER, writer, GENERAL), rules=rules, text="It is", guides=True, terms=terms)
     generation, *_ = await run(stand, prompt, **({"task": None} | fields))
     await assert_clean(stand)
     return generation.route.model, {one.rejected for one in generation.route.candidates if one.rejected}
@@ -254,8 +261,9 @@ async def test_a_specialist_that_is_not_sure_abstains_for_a_general_model(prompt
         (FIELDS, {"task": "extract"}),
         (UNNAMED, {"task": "extract", "sampling": SamplingParams(guidance=SCHEMA)}),
         (ABROAD, {"rules": (TEXTS_RULE,)}),
+        (ABROAD, {"task": "extract", **OWN}),
     ],
-    ids=["fields", "a schema of its own", "a rule's structure"],
+    ids=["fields", "a schema of its own", "a rule's structure", "a tenant's own"],
 )
 async def test_a_specialist_that_is_sure_answers(prompt, fields):
     assert await answering(prompt, **fields) == ("writer", set())
