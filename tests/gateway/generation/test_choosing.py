@@ -468,21 +468,49 @@ def test_what_tenants_have_together_is_bounded_however_many_they_are():
 # -- the dry run ------------------------------------------------------------------------------------------------------
 
 
+async def dry(stand, **wanted):
+    """The decision about a request of a plan that includes all."""
+    plan = SimpleNamespace(slug="business")
+    terms = {"default_task": "chat", "allowed_models": [], "multiplier_bp": 10_000, "priority": 0}
+    version = SimpleNamespace(adapters=0, plan=plan, **terms)
+    return await sync_to_async(dry_run.dry_run)(Live(stand.runtime), version, Wanted(**wanted))
+
+
 async def test_the_dry_run_goes_where_the_request_would_and_says_the_same():
     stand = await make_auto()
     told = await ask(stand, LABEL)
-    version = SimpleNamespace(
-        adapters=0,
-        plan=SimpleNamespace(slug="business"),
-        default_task="chat",
-        allowed_models=[],
-        multiplier_bp=10_000,
-        priority=0,
-    )
-    decision = await sync_to_async(dry_run.dry_run)(Live(stand.runtime), version, Wanted(text=LABEL))
+    decision = await dry(stand, text=LABEL)
     assert decision.model == "desk"
     assert decision.explain()["signals"] == told["signals"]
     assert next(one for one in decision.signals if one.similarities).similarities[0].example == LABEL
+
+
+ADAPTER = replace(DESK, base="general")
+SORTER = replace(DESK, name="sorter", kinds=frozenset({"classification"}))
+FIELDS = "Return JSON with the fields order_id, amount.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "model"),
+    [
+        ({"task": "extract", "text": f"{FIELDS}I paid 12."}, "desk"),
+        ({"task": "extract", "text": f"{FIELDS}Ich habe 12 bezahlt."}, "general"),
+        ({"task": "extract", "text": "I paid 12."}, "general"),
+        ({"task": "extract", "text": "I paid 12.", "schema": True}, "desk"),
+        ({"task": "extract"}, "desk"),
+        ({"task": "classify", "text": "Labels: red, blue\n\nmy blue car"}, "sorter"),
+        ({"task": "classify", "text": "Labels: red, blue\n\nmy blue car", "tools": True}, "general"),
+        ({"task": "classify", "text": "Labels: red, blue\n\nIch habe ein blaues Auto"}, "general"),
+        ({"task": "classify", "text": "my blue car"}, "general"),
+    ],
+)
+async def test_the_dry_run_abstains_for_specialists_that_are_not_sure(wanted, model):
+    rules = [
+        RuleEntry(task, "", task, None, None, ((one, 1),))
+        for task, one in (("extract", "desk"), ("classify", "sorter"))
+    ]
+    stand = await make_stand(models=(GENERAL, ADAPTER, SORTER), rules=(*rules, REST))
+    assert (await dry(stand, **wanted)).model == model
 
 
 async def test_the_time_to_first_token_of_a_deployment_is_measured():
