@@ -41,7 +41,7 @@ from routing.services import task_examples
         ("Extract order, date, amount and output JSON.", "order date amount"),
         ("Extract order_id, plan from the mail as JSON.", "order_id plan"),
         ("Return JSON with the fields plan, an order_id and the town for this mail.", "plan order_id town"),
-        ('Use JSON: {"numéro": ..., "orderId": ...}', "numéro orderId"),
+        ('Use JSON: {"état": ..., "orderId": ...}', "état orderId"),
         ("Return JSON. Fields:\norder_id\norderId\ne-mail", "order_id orderId e-mail"),
         ("Return JSON. Fields:\n`order_id`,\n`orderId`", "order_id orderId"),
         ("Return JSON. Fields:\n* bestellnummer\n* größe", "bestellnummer größe"),
