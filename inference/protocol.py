@@ -26,7 +26,7 @@ from inference.types import (
     Usage,
 )
 
-VERSION = 22  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 23  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # of a gateway's; ZeroMQ closes the connection on a larger one
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -136,11 +136,12 @@ class Ready(msgspec.Struct, tag="ready", frozen=True):
 
 
 class PreparedReply(msgspec.Struct, tag="prepared", frozen=True):
-    """The number of prompt tokens, and the most tokens that the request may generate."""
+    """The number of prompt tokens, the most tokens that the request may generate, and the wishes left open."""
 
     call: int
     prompt_tokens: int
     max_output: int
+    not_enforced: tuple[str, ...] = ()
 
 
 class TokensReply(msgspec.Struct, tag="tokens", frozen=True):

@@ -19,13 +19,30 @@ class ToolMode(StrEnum):
 class Function:
     """A function that the client can call: `parameters` is the JSON Schema of its arguments, in JSON, or nothing.
 
-    The arguments of a `strict` one are held to that schema.
+    The arguments of a `strict` one are held to that schema. The `name` of one in a `namespace` begins with that.
     """
 
     name: str
     description: str = ""
     parameters: str = ""
     strict: bool = False
+    namespace: str = ""
+
+    @property
+    def own_name(self) -> str:
+        """Its name without that of its namespace."""
+        return self.name.removeprefix(_prefix(self.namespace))
+
+
+def in_namespace(namespace: str | None, name: str) -> str:
+    """Return what the model calls the function `name` of a namespace."""
+    return _prefix(namespace) + name
+
+
+def _prefix(namespace: str | None) -> str:
+    if not namespace:
+        return ""
+    return namespace if namespace.endswith("__") else f"{namespace}__"
 
 
 @value

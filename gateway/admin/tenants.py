@@ -71,7 +71,7 @@ class TenantAdmin(KeptAdmin):
         """Return what can be seen and changed."""
         if obj is None:
             return ["name", "slug", "owner_email", "plan"]
-        return ["name", "slug", "response_storage", "is_active", "created_at"]
+        return ["name", "slug", "response_storage", "hosted_tools", "is_active", "created_at"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[str]:
         """A slug stands in links and headers: it stays. Deactivating has a page of its own."""

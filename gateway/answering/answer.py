@@ -14,6 +14,7 @@ from gateway.generation.events import GenerationEvent
 from gateway.http.asgi import ClientLeftError, Send, send_json
 from gateway.http.disconnect import watching
 from gateway.http.sse import EventStream
+from gateway.wire.demands import not_enforced_header
 from gateway.wire.usage import credits_text
 from inference.types import Delta, FinishReason, Vector
 
@@ -28,6 +29,11 @@ class Answering(Protocol):
     @property
     def rate_states(self) -> tuple[BucketState, ...]:
         """The tenant's buckets after the request was taken from them."""
+        ...
+
+    @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """The wishes of the request that change nothing."""
         ...
 
     @property
@@ -87,7 +93,7 @@ async def answer(generation: Answering, told: Format, client: watching, send: Se
         _raise_failure(generation.ended_at_once, client)
     async with (
         aclosing(generation.events()) as events,
-        EventStream(send, dict(rate_headers(generation.rate_states))) as body,
+        EventStream(send, _headers(generation)) as body,
     ):
         if opening := told.opening():
             await body.write(opening)
@@ -105,9 +111,7 @@ async def answer_whole(generation: Answering, told: WholeFormat, client: watchin
         outcome = await _collected(events, told)
     client.stop()
     _raise_failure(outcome, client)
-    headers = {**dict(rate_headers(generation.rate_states)), **_credit_headers(outcome)}
-    if outcome.not_enforced:
-        headers["x-sluice-not-enforced"] = outcome.not_enforced
+    headers = {**_headers(generation, outcome.not_enforced), **_credit_headers(outcome)}
     await send_json(send, 200, told.whole(outcome), headers)
 
 
@@ -164,6 +168,14 @@ def failure_of(outcome: Outcome) -> Refusal | None:
         text = "The generation was cancelled before its end."
         return Refusal(503, "generation_cancelled", text, headers=headers, has_record=has_record)
     return Refusal(500, "engine_error", "The engine failed.", headers=headers, has_record=has_record)
+
+
+def _headers(generation: Answering, dropped: str = "") -> dict[str, str]:
+    """Return the headers with the rates, and the wishes that nothing holds the answer to, what its end shows to be
+    `dropped` included.
+    """
+    told = (*generation.not_enforced, *filter(None, (dropped,)))
+    return {**dict(rate_headers(generation.rate_states)), **not_enforced_header(told)}
 
 
 def _credit_headers(outcome: Outcome) -> dict[str, str]:

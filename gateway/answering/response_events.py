@@ -87,7 +87,10 @@ class ResponseEvents:
             model=generation.route.model,
             is_stored=is_stored,
             in_background=in_background,
+            not_enforced=generation.not_enforced,
         )
+        tools = generation.intent.tools
+        self._functions = {} if tools is None else {function.name: function for function in tools.functions}
         self._is_ended = False
         self._narrator = Narrator()
         self._number = QUEUED_EVENTS if in_background else 0
@@ -227,7 +230,7 @@ class ResponseEvents:
                     "response.function_call_arguments.done",
                     item_id=self._id(item),
                     output_index=item.number,
-                    name=item.name,
+                    name=self._name(item)[0],
                     arguments=text,
                 )
         if item.kind is not ItemKind.CALL:
@@ -246,9 +249,20 @@ class ResponseEvents:
                 return ReasoningOutput(id=identifier, status=status, content=thought)
             case ItemKind.CALL:
                 written = "" if is_begun else item.text
+                name, namespace = self._name(item)
                 return FunctionCallOutput(
-                    id=identifier, status=status, call_id=item.call_id, name=item.name, arguments=written
+                    id=identifier,
+                    status=status,
+                    call_id=item.call_id,
+                    name=name,
+                    arguments=written,
+                    namespace=namespace or UNSET,
                 )
+
+    def _name(self, item: Item) -> tuple[str, str]:
+        """Return what the client calls the function that was called, and its namespace."""
+        function = self._functions.get(item.name)
+        return (item.name, "") if function is None else (function.own_name, function.namespace)
 
     def _id(self, item: Item) -> str:
         place = f"_{item.number}" if item.number else ""

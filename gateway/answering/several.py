@@ -50,6 +50,11 @@ class Several:
         return self._latest.rate_states
 
     @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """The wishes of the request that change nothing, as far as the first tells them."""
+        return self._first.not_enforced
+
+    @property
     def ended_at_once(self) -> Outcome | None:
         """None: however one ends, others go on."""
         return None

@@ -11,7 +11,8 @@ import msgspec
 
 from gateway.api.endpoints import BYTES, ENDPOINTS, EVENTS, FORM, JSON, Endpoint, Struct
 from gateway.wire import input_items
-from gateway.wire.common import SCHEMAS, Only, neutral_fields
+from gateway.wire.common import SCHEMAS
+from gateway.wire.demands import NOT_ENFORCED, Only, Tried, Wish, inner_of, notes_of
 from gateway.wire.message_object import MessageText, MessageThinking, MessageToolUse
 from gateway.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput
 
@@ -88,7 +89,7 @@ def _components() -> dict[str, Any]:
     ordered = sorted(kinds, key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(ordered, ref_template=SCHEMAS)
     for kind in _structs(ordered):
-        _tell_neutral(kind, components[kind.__name__])
+        _tell_declared(kind, components[kind.__name__])
     return {**_of_ecma(components), "Error": _ERROR}
 
 
@@ -110,23 +111,27 @@ _TEXTS = {"pattern": lambda pattern: pattern.replace(r"\Z", "$"), "description":
 
 
 def _structs(kinds: list[Struct]) -> set[Struct]:
-    """Return `kinds` and the structs that their fields have which take neutral values only."""
+    """Return `kinds` and the structs in their fields."""
     found = set(kinds)
     for kind in kinds:
-        inner = [note for note in neutral_fields(kind).values() if isinstance(note, type)]
+        inner = [struct for structs in inner_of(kind).values() for struct in structs]
         found |= _structs([one for one in inner if one not in found])
     return found
 
 
-def _tell_neutral(kind: Struct, schema: dict[str, Any]) -> None:
-    for name, note in neutral_fields(kind).items():
-        if isinstance(note, Only):
-            why = f" ({note.why})" if note.why else ""
-            schema["properties"][name] = {
-                "description": f"Not supported{why}: leave it out.",
-                "enum": [None, *note.values],
-                "deprecated": True,
-            }
+def _tell_declared(kind: Struct, schema: dict[str, Any]) -> None:
+    for name, note in notes_of(kind).items():
+        match note:
+            case Only():
+                why = f" ({note.why})" if note.why else ""
+                schema["properties"][name] = {
+                    "description": f"Not supported{why}: {note.instead or 'leave it out'}.",
+                    "enum": [None, *note.values],
+                    "deprecated": True,
+                }
+            case Wish() | Tried():
+                wish = {"description": f"A wish: where it changes nothing, the header {NOT_ENFORCED} says so."}
+                schema["properties"][name] = wish | schema["properties"][name]
 
 
 _KEPT = [

@@ -26,9 +26,15 @@ class TenantSerializer(KnownFields, serializers.ModelSerializer[Tenant]):
 
     class Meta:
         model = Tenant
-        fields = ["id", "name", "slug", "response_storage", "created_at"]
+        fields = ["id", "name", "slug", *tenants.SETTINGS, "created_at"]
         read_only_fields = ["id", "name", "slug", "created_at"]
-        extra_kwargs = {"response_storage": {"required": True}}
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Refuse what changes nothing."""
+        if not attrs:
+            first, *_ = tenants.SETTINGS
+            raise serializers.ValidationError({first: f"Send one of {', '.join(tenants.SETTINGS)}."})
+        return attrs
 
 
 class TenantSettingsView(TenantView):
@@ -44,10 +50,12 @@ class TenantSettingsView(TenantView):
 
     @extend_schema(operation_id="tenant_change", summary="Change the tenant's settings")
     def patch(self, request: Request) -> Response:
-        """Say whether its responses are stored: owners and admins, signed in. "forbidden" deletes those that are."""
+        """Say whether its responses are stored ("forbidden" deletes those that are), and what becomes of hosted tools:
+        owners and admins, signed in.
+        """
         wanted = self.get_serializer(data=request.data)
         wanted.is_valid(raise_exception=True)
-        changed = tenants.set_response_storage(tenant=self.tenant, storage=wanted.validated_data["response_storage"])
+        changed = tenants.set_settings(tenant=self.tenant, **wanted.validated_data)
         return Response(TenantSerializer(changed).data)
 
 

@@ -1,4 +1,6 @@
-"""What a tenant decides for itself, for its owners and admins: whether responses are stored."""
+"""What a tenant decides for itself, for its owners and admins: whether responses are stored, and what becomes of hosted
+tools.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ class SettingsForm(forms.Form):
     """A tenant's settings."""
 
     response_storage = forms.ChoiceField(choices=Tenant.Storage.choices, widget=forms.RadioSelect)
+    hosted_tools = forms.ChoiceField(choices=Tenant.HostedTools.choices, widget=forms.RadioSelect)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -26,11 +29,11 @@ def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
     """Show the settings, and change them."""
     if not place.access.may("settings"):
         raise Http404
-    form = SettingsForm(initial={"response_storage": place.tenant.response_storage})
+    form = SettingsForm(initial={name: getattr(place.tenant, name) for name in tenants.SETTINGS})
     if request.method == "POST":
         form = SettingsForm(request.POST)
         if form.is_valid():
-            tenants.set_response_storage(tenant=place.tenant, storage=form.cleaned_data["response_storage"])
+            tenants.set_settings(tenant=place.tenant, **form.cleaned_data)
             messages.success(request, "The settings are saved.")
             return redirect(reverse("console-settings") + place.query)
     context = place.context(page="settings", form=form)

@@ -81,6 +81,12 @@ def not_resumable(shown: str) -> Refusal:
     return Refusal(404, "response_not_found", text, param="response_id")
 
 
+def not_running(cancel: ResponseCancel) -> Refusal:
+    """The 400 for a cancel of nothing."""
+    where = "in this stream" if cancel.response_id is None else "under this id"
+    return Refusal(400, "response_not_running", f"No response runs {where} that could be cancelled.")
+
+
 def too_many_sockets() -> Refusal:
     """The 429 for a caller who has as many websockets open as they may."""
     return Refusal(429, "too_many_connections", f"{MOST_SOCKETS} of your websockets are open already.")
@@ -153,6 +159,8 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 cancel = decode(ResponseCancel, frame)
                 stream = self._streams.cancel(cancel.stream_id, cancel.response_id)
                 made_elsewhere = cancel.response_id if stream is None else stream.made_elsewhere
+                if stream is None and request_id_in(made_elsewhere or "") is None:
+                    raise not_running(cancel)
                 if made_elsewhere:
                     self._begin_to_cancel(made_elsewhere, cancel, {} if stream is None else stream.metadata)
             case other:
@@ -236,7 +244,9 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             earlier = await turns_before(threads, owner, previous)
         request.input = await with_items(threads, owner, request.input)
         storing = Storing(principal, request_id, request.input, previous=previous, unstored=own or ())
-        intent = request.intent(earlier.messages, earlier_model=earlier.model)
+        intent = request.intent(
+            earlier.messages, earlier_model=earlier.model, leaves_out_hosted=principal.leaves_out_hosted
+        )
         return _Asked(request, request_id, principal, intent, storing if stores else None)
 
     async def _generate(
@@ -317,6 +327,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             created=int(moment_of(asked.request_id).timestamp()),
             model=counted.model,
             is_stored=asked.storing is not None,
+            not_enforced=asked.intent.not_enforced,
         )
         events = list(unanswered(response))
         if asked.storing is not None:

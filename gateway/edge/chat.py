@@ -42,7 +42,7 @@ async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
     principal = await principal_of(scope)
     request = decode(ChatRequest, await read_body(scope, receive, principal.tenant))
     note_model(scope, request.model)
-    intent = request.intent(header_of(scope, TASK_HEADER))
+    intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
     async with watching(scope, receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
         told = ChatFormat(
@@ -76,12 +76,12 @@ class ChatFormat:
         self._before = self._after = b""
 
     def opening(self) -> bytes:
-        """The chunk with the role, for each answer."""
+        """The chunk with the role, for each answer, which may have no content but calls."""
         # Chunks of text differ in nothing but the text, so they are encoded once. An unescaped quote can't be part of
         # any other value.
         self._before, _, self._after = self._choice(0, ChunkDelta(content="")).partition(b'"content":""')
         answers = self._narrator.answers
-        return b"".join(self._choice(answer.index, ChunkDelta(role="assistant", content="")) for answer in answers)
+        return b"".join(self._choice(answer.index, ChunkDelta(role="assistant")) for answer in answers)
 
     def delta(self, delta: Delta) -> bytes:
         """The chunks of a piece of a message: its text, what was thought before, or calls of functions."""

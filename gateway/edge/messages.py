@@ -20,6 +20,7 @@ from gateway.http.disconnect import watching
 from gateway.http.sse import event
 from gateway.wire.common import TASK_HEADER
 from gateway.wire.decode import decode
+from gateway.wire.demands import not_enforced_header
 from gateway.wire.errors import anthropic_error
 from gateway.wire.message_object import (
     AnsweredMessage,
@@ -55,7 +56,7 @@ async def messages(scope: Scope, receive: Receive, send: Send) -> None:
     principal = await principal_of(scope)
     request = decode(MessageRequest, await read_body(scope, receive, principal.tenant))
     note_model(scope, request.model)
-    intent = request.intent(header_of(scope, TASK_HEADER))
+    intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
     async with watching(scope, receive) as client:
         generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
         await answer(generation, MessageFormat(generation, request), client, send, stream=intent.stream)
@@ -67,9 +68,9 @@ async def count_tokens(scope: Scope, receive: Receive, send: Send) -> None:
     principal = await principal_of(scope)
     request = decode(CountTokensRequest, await read_body(scope, receive, principal.tenant))
     note_model(scope, request.model)
-    intent = request.intent(header_of(scope, TASK_HEADER))
+    intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
     counted = await count(runtime_of(scope), principal, intent, request_id_of(scope))
-    headers = dict(rate_headers(counted.rate_states))
+    headers = {**dict(rate_headers(counted.rate_states)), **not_enforced_header(intent.not_enforced)}
     await send_json(send, 200, TokenCount(counted.prepared.prompt_tokens), headers)
 
 

@@ -27,6 +27,7 @@ from gateway.stored.runs import Asked, BackgroundRun, claim_of
 from gateway.stored.storing import StoredAnswer, Storing, is_stored
 from gateway.wire.common import TASK_HEADER
 from gateway.wire.decode import decode, invalid, unsupported
+from gateway.wire.demands import not_enforced_header
 from gateway.wire.response_object import Response, begun
 from gateway.wire.responses import InputTokensRequest, ResponseRequest
 from gateway.wire.stored import InputTokens
@@ -70,7 +71,8 @@ async def input_tokens(scope: Scope, receive: Receive, send: Send) -> None:
     runtime = runtime_of(scope)
     intent = await _intent(scope, principal, request)
     counted = await count(runtime, principal, intent, request_id_of(scope))
-    await send_json(send, 200, InputTokens(counted.prepared.prompt_tokens), dict(rate_headers(counted.rate_states)))
+    headers = {**dict(rate_headers(counted.rate_states)), **not_enforced_header(intent.not_enforced)}
+    await send_json(send, 200, InputTokens(counted.prepared.prompt_tokens), headers)
 
 
 async def _in_background(scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
@@ -83,6 +85,7 @@ async def _in_background(scope: Scope, receive: Receive, send: Send, asked: Aske
         model=asked.request.model,
         is_stored=True,
         in_background=True,
+        not_enforced=asked.intent.not_enforced,
     )
     response.status = "queued"
     await runtime.replays.require_room(claim_of(owner_of(asked.principal), asked.identifier))
@@ -104,7 +107,12 @@ async def _intent(scope: Scope, principal: Principal, request: ResponseRequest) 
     threads, owner, previous = runtime_of(scope).threads, owner_of(principal), request.previous_response_id
     earlier = Earlier() if previous is None else await turns_before(threads, owner, previous)
     request.input = await with_items(threads, owner, request.input)
-    return request.intent(earlier.messages, earlier_model=earlier.model, task_header=header_of(scope, TASK_HEADER))
+    return request.intent(
+        earlier.messages,
+        earlier_model=earlier.model,
+        task_header=header_of(scope, TASK_HEADER),
+        leaves_out_hosted=principal.leaves_out_hosted,
+    )
 
 
 class ResponseFormat:

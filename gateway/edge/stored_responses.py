@@ -22,8 +22,8 @@ from gateway.stored import rows
 from gateway.stored.conversation import items_of, owner_of, turns_of
 from gateway.stored.rows import Owner
 from gateway.stored.runs import attached, cancelled, cancelled_unstored, claim_of
-from gateway.wire.common import refuse_unless_neutral
 from gateway.wire.decode import decode, invalid
+from gateway.wire.demands import Fields
 from gateway.wire.responses import check_included
 from gateway.wire.stored import DeletedResponse, InputItems, ItemsQuery, RetrieveQuery
 
@@ -50,8 +50,9 @@ async def stored_response(scope: Scope, receive: Receive, send: Send) -> None:
         await send_json(send, 200, DeletedResponse(shown))
         return
     query = query_of(scope, RetrieveQuery)
-    refuse_unless_neutral(query)
-    check_included(query.include)
+    fields = Fields()
+    fields.check(query)
+    check_included(query.include, fields)
     if query.starting_after is not None and not query.stream:
         raise invalid("starting_after", "'starting_after' is only allowed when 'stream' is true.")
     row = await threads.run(lambda: _found(owner, identifier), owner=owner.tenant)
@@ -129,7 +130,7 @@ async def input_items(scope: Scope, receive: Receive, send: Send) -> None:
     owner = owner_of(await principal_of(scope))
     identifier, shown = _asked_for(scope)
     query = query_of(scope, ItemsQuery)
-    check_included(query.include)
+    check_included(query.include, Fields())
     items = await runtime_of(scope).threads.run(lambda: _items(owner, identifier, shown), owner=owner.tenant)
     await send_json(send, 200, _page(items, query))
 

@@ -121,6 +121,7 @@ class Generation:
         self.intent = admitted.intent
         self._placement = admitted.placement
         self.prompt_tokens = admitted.prepared.prompt_tokens  # where it runs: models count differently
+        self._open_wishes = admitted.prepared.not_enforced
         self.created = int(moment_of(admitted.id).timestamp())
         self.lease_until = admitted.lease_until
         self._gate = gate
@@ -177,6 +178,11 @@ class Generation:
     def rate_states(self) -> tuple[BucketState, ...]:
         """The tenant's buckets after this request was taken from them."""
         return self._limits.states
+
+    @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """The wishes of its request that change nothing, those that its engine leaves open last."""
+        return tuple(dict.fromkeys((*self.intent.not_enforced, *self._open_wishes)))
 
     def explain(self) -> dict[str, object]:
         """Return where it runs and why, and where it was tried before."""
@@ -388,7 +394,7 @@ class Generation:
         assert self._placement.flight is not None, "a request is pinned to where it is"
         check_dimensions(self._placement.flight.engine, self.intent)
         prepared = await self._hold.pin(self._placement, prepared)
-        self.prompt_tokens = prepared.prompt_tokens
+        self.prompt_tokens, self._open_wishes = prepared.prompt_tokens, prepared.not_enforced
         return prepared
 
     # -- its end --------------------------------------------------------------------------------------------------

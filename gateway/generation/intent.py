@@ -47,6 +47,7 @@ class Intent(msgspec.Struct, frozen=True, dict=True):
     end_user: str | None = None
     priority: int = 0
     tier: Tier = Tier.DEFAULT
+    not_enforced: tuple[str, ...] = ()  # wishes that change nothing, as the client calls their fields
     stream: bool = False  # the client reads pieces as they are made; else it gets all or nothing
 
     @cached_property  # admission asks three times, and a chat may be long

@@ -170,7 +170,7 @@ def _check(intent: Intent) -> None:
         "allowed_token_ids": bool(sampling.allowed_token_ids),
         "min_tokens": bool(sampling.min_tokens),
         "ignore_eos": sampling.ignore_eos,
-        "reasoning_effort": sampling.demands_thought,
+        sampling.thinking_param: sampling.demands_thought,
     }
     for field, is_asked in wanted.items():
         if is_asked:

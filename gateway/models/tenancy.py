@@ -71,6 +71,10 @@ class Tenant(models.Model):
         ON_REQUEST = "on_request", "Where a request asks for it"
         BY_DEFAULT = "by_default", "Unless a request forbids it"
 
+    class HostedTools(models.TextChoices):
+        REFUSE = "refuse", "Are refused"
+        LEAVE_OUT = "leave_out", "Are left out of the request"
+
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     name = models.CharField(max_length=120)
     slug = models.SlugField(max_length=60, unique=True)
@@ -83,6 +87,14 @@ class Tenant(models.Model):
         db_default=Storage.ON_REQUEST.value,
         help_text="Whether responses, with what was asked, are kept so that clients can read and continue them. "
         "“Never” deletes those that are kept.",
+    )
+    hosted_tools = models.CharField(
+        max_length=10,
+        choices=HostedTools,
+        default=HostedTools.REFUSE,
+        db_default=HostedTools.REFUSE.value,
+        help_text="What becomes of tools in a request that would run at a provider, such as a search of the web. What "
+        "is left out is told in the header x-sluice-not-enforced.",
     )
     created_at = models.DateTimeField(db_default=Now())
 

@@ -52,6 +52,7 @@ class Principal:
     allowed_models: frozenset[str]  # empty means all
     default_task: str
     response_storage: str  # of Tenant.Storage
+    leaves_out_hosted: bool  # of a request tools that run at a provider; else they are refused
     request_bucket: Bucket
     credit_bucket: Bucket
     stamp: Stamp = field(compare=False)

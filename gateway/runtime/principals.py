@@ -20,7 +20,7 @@ from gateway.database.threads import DatabaseThreads
 from gateway.errors.faults import access_changed, catalogue_unavailable
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
-from gateway.models import APIKey, Membership, Project
+from gateway.models import APIKey, Membership, Project, Tenant
 from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal, models_of_key
 from gateway.services.keys import digest_of, find_key
@@ -315,7 +315,7 @@ def _with_terms(rows: QuerySet[Any]) -> QuerySet[Any]:
 
 def _first(rows: QuerySet[Any], *columns: str) -> dict[str, Any] | None:
     terms = ("subscription__version_id", "subscription__version__plan__slug", *_TERMS.values())
-    shared = ("tenant_id", "tenant__is_active", "tenant__response_storage", "wallet__id")
+    shared = ("tenant_id", "tenant__is_active", "tenant__response_storage", "tenant__hosted_tools", "wallet__id")
     row: dict[str, Any] | None = rows.order_by().values(*columns, *shared, *terms).first()
     return row
 
@@ -367,6 +367,7 @@ def _principal(
         own=OwnTerms(terms["adapters"], frozenset(terms["allowed_models"])),
         default_task=terms["default_task"],
         response_storage=row["tenant__response_storage"],
+        leaves_out_hosted=row["tenant__hosted_tools"] == Tenant.HostedTools.LEAVE_OUT,
         request_bucket=bucket("requests", "request"),
         credit_bucket=bucket("credits", "credit"),
         stamp=UNKNOWN,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from django.db import IntegrityError, transaction
-from django.db.models import Q
+from django.db.models import Q, TextChoices
 from django.utils import timezone
 from django.utils.text import slugify
 
@@ -14,6 +15,12 @@ from billing.services import plans, wallets
 from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Invitation, Membership, Project, Tenant
 from gateway.services import members
+
+# What owners and admins decide.
+SETTINGS: Mapping[str, type[TextChoices]] = {
+    "response_storage": Tenant.Storage,
+    "hosted_tools": Tenant.HostedTools,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +59,17 @@ def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTe
 
 
 @transaction.atomic
-def set_response_storage(*, tenant: Tenant, storage: str) -> Tenant:
-    """Return the tenant, whose responses are stored as `storage`, one of Tenant.Storage, says from within a second on;
-    under "forbidden" those that are kept are deleted by the next purge.
+def set_settings(*, tenant: Tenant, **settings: str) -> Tenant:
+    """Return the tenant with these of `SETTINGS`, which hold from within a second on. Where responses are forbidden to
+    be stored, those that are kept are deleted by the next purge.
     """
-    if storage not in Tenant.Storage.values:
-        raise ServiceError("response_storage", f"Choose one of {', '.join(Tenant.Storage.values)}.")
+    for name, value in settings.items():
+        if value not in SETTINGS[name].values:
+            raise ServiceError(name, f"Choose one of {', '.join(SETTINGS[name].values)}.")
     mine = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
-    mine.response_storage = storage
-    mine.save(update_fields=["response_storage"])
+    for name, value in settings.items():
+        setattr(mine, name, value)
+    mine.save(update_fields=[*settings])
     return mine
 
 

@@ -25,6 +25,11 @@ from routing.tasks import is_automatic
 
 MOST_READ = 16  # times the most bytes of a request: so many are read of the responses that its items stand in
 
+HOW_TO_STORE = (
+    "Send 'store': true with the request that makes it; or let the tenant's owners choose on the settings page that "
+    "responses are stored unless a request forbids it"
+)
+
 _ENDED = frozenset({"completed", "incomplete", "cancelled"})
 _Items = dict[tuple[UUID | None, str], msgspec.Raw]  # by response and name
 
@@ -85,7 +90,10 @@ def turns_of(owner: Owner, last: UUID, shown: str) -> list[Any]:
 
 def missing(shown: str) -> Refusal:
     """The 400 for a response to go on from that isn't there."""
-    text = f"Previous response '{shown[:100]}' not found: it was not stored, is deleted or has expired, or isn't yours."
+    text = (
+        f"Previous response '{shown[:100]}' not found: it was not stored, is deleted or has expired, or isn't yours. "
+        f"{HOW_TO_STORE}; or send the whole conversation as 'input'."
+    )
     return Refusal(400, "previous_response_not_found", text, param="previous_response_id")
 
 
@@ -106,10 +114,8 @@ async def with_items(
         item = found.get((responses[index], identifier))
         if item is None:
             text = (
-                f"Item '{identifier[:100]}' not found: items are kept of stored responses. Send 'store': true with the "
-                "request that makes it; or let the tenant's owners choose on the settings page that responses are "
-                "stored unless a request forbids it; or send the item itself, as the AI SDK does with "
-                "providerOptions: { openai: { store: false } }."
+                f"Item '{identifier[:100]}' not found: items are kept of stored responses. {HOW_TO_STORE}; or send the "
+                "item itself, as the AI SDK does with providerOptions: { openai: { store: false } }."
             )
             raise Refusal(404, "item_not_found", text, param=f"input[{index}].id")
         whole[index] = item

@@ -113,6 +113,11 @@ class StoredAnswer:
         return self._generation.rate_states
 
     @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """The wishes of the request that change nothing."""
+        return self._generation.not_enforced
+
+    @property
     def ended_at_once(self) -> Outcome | None:
         """The outcome of one that has ended with nothing before it."""
         return self._generation.ended_at_once

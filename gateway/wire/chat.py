@@ -10,29 +10,29 @@ from msgspec import UNSET, Meta, UnsetType
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent, Tier
 from gateway.wire.common import (
-    Anything,
+    CacheKey,
+    CacheOptions,
     CacheRetention,
     ChoiceSampling,
     Effort,
     Metadata,
     ModelName,
     MostLogprobs,
-    Only,
     OutputTokens,
     ShortText,
     StreamOptions,
     Verbosity,
     check_model,
-    refuse_unless_neutral,
     task_of,
 )
 from gateway.wire.decode import invalid, unsupported
+from gateway.wire.demands import Anything, Only, Tried, Unread, Wish
 from gateway.wire.guidance import ChatFormats, guidance_of
 from gateway.wire.limits import MAX_MESSAGES, MAX_PARTS
 from gateway.wire.logprobs import ChatLogprobs, PromptLogprobs
-from gateway.wire.parts import AnswerContent, CallId, ChatContent, FunctionName, Reading
-from gateway.wire.template import TEMPLATE_THINKS, TemplateValues, template_values, thinking_tokens
-from gateway.wire.tools import ChatTool, ChatToolChoice, ToolList, tools_of
+from gateway.wire.parts import AnswerContent, CacheHint, CallId, ChatContent, FunctionName, Given, Reading
+from gateway.wire.template import TemplateValues, template_values, thinking_in_template
+from gateway.wire.tools import HOSTED, ChatTool, ChatToolChoice, ToolList, tools_of
 from gateway.wire.usage import ChatUsage
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
 from inference.types import Kind
@@ -40,12 +40,14 @@ from inference.types import Kind
 
 class _Turn(msgspec.Struct, tag_field="role", kw_only=True, forbid_unknown_fields=True):
     content: ChatContent | None = None
-    name: ShortText | None = None  # of who speaks; no chat template here takes it
+    name: Annotated[ShortText | None, Wish()] = None  # of who speaks; no chat template here takes it
+    cache_control: CacheHint = UNSET
 
     engine_role: ClassVar[str] = ""
 
     def message(self, reading: Reading, at: str) -> Message:
         """The turn, which stands in the field `at`, as a message."""
+        reading.check(self, f"{at}.")
         return Message(self.engine_role, reading.content(_required(self.content, at), f"{at}.content"))
 
 
@@ -67,6 +69,7 @@ class UserTurn(_Turn, tag="user"):
     engine_role: ClassVar[str] = "user"
 
     def message(self, reading: Reading, at: str) -> Message:
+        reading.check(self, f"{at}.")
         return Message("user", reading.content(_required(self.content, at), f"{at}.content", sees=True))
 
 
@@ -78,9 +81,9 @@ class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GivenFunction(CalledFunction, forbid_unknown_fields=True):
-    """The same, given back by an SDK with what that made of the arguments, which isn't read."""
+    """The same, given back by an SDK with what that made of the arguments."""
 
-    parsed_arguments: Anything = UNSET
+    parsed_arguments: Given = UNSET
 
 
 class FunctionToolCall(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
@@ -99,20 +102,21 @@ class AssistantTurn(msgspec.Struct, tag_field="role", tag="assistant", kw_only=T
     """What the model said, perhaps an SDK's whole message given back."""
 
     content: AnswerContent | None = None
-    name: ShortText | None = None  # as others' turns have it
+    name: Annotated[ShortText | None, Wish()] = None  # as others' turns have it
+    cache_control: CacheHint = UNSET
     refusal: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None  # the same, as some servers call it
     tool_calls: Annotated[list[FunctionToolCall | CustomToolCall], Meta(max_length=MAX_PARTS)] | None = None
-    parsed: Anything = UNSET  # what an SDK made of the content; it isn't read
-    provider_specific_fields: Anything = UNSET  # what another noted of the answer; it isn't read either
+    parsed: Given = UNSET  # what an SDK made of the content
+    provider_specific_fields: Given = UNSET  # what another noted of the answer
     annotations: Annotated[Anything, Only([])] = UNSET
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only()] = UNSET
 
     def message(self, reading: Reading, at: str) -> Message:
         """The turn, which stands in the field `at`, as a message."""
-        refuse_unless_neutral(self, f"{at}.")
+        reading.check(self, f"{at}.")
         content = self.refusal if self.content is None else self.content
         if not (self.tool_calls or self.reasoning_content or self.reasoning):
             return Message("assistant", reading.content(_required(content, at), f"{at}.content"))
@@ -132,10 +136,12 @@ class ToolTurn(msgspec.Struct, tag_field="role", tag="tool", forbid_unknown_fiel
 
     content: ChatContent
     tool_call_id: CallId
-    name: ShortText | None = None  # of the function, which its call says too
+    name: Annotated[ShortText | None, Unread()] = None  # of the function, which its call says too
+    cache_control: CacheHint = UNSET
 
     def message(self, reading: Reading, at: str) -> Message:
         """The turn, which stands in the field `at`, as a message."""
+        reading.check(self, f"{at}.")
         content = reading.content(self.content, f"{at}.content", sees=True)
         return Message("tool", (ToolResult(self.tool_call_id, content),))
 
@@ -175,9 +181,11 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     metadata: Metadata | None = None
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
-    prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
-    prompt_cache_retention: CacheRetention | None = None
-    verbosity: Verbosity | None = None
+    prompt_cache_key: CacheKey = None
+    prompt_cache_retention: CacheRetention = None
+    prompt_cache_options: CacheOptions = UNSET
+    cache_control: CacheHint = UNSET
+    verbosity: Verbosity = None
     chat_template_kwargs: TemplateValues | None = None
     response_format: ChatFormats | None = None
     include_reasoning: bool | None = None  # whether the answer has what the model thought; if left out it does
@@ -186,15 +194,14 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     tools: ToolList | None = None
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Effort | None = None
+    reasoning_effort: Annotated[Effort | None, Tried()] = None
 
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only("none", "auto", why="its successor is 'tool_choice'")] = UNSET
     functions: Annotated[Anything, Only([], why="their successor is 'tools'")] = UNSET
     modalities: Annotated[Anything, Only(["text"])] = UNSET
     moderation: Annotated[Anything, Only()] = UNSET
-    prediction: Annotated[Anything, Only()] = UNSET
-    prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
+    prediction: Annotated[Anything, Wish()] = UNSET  # makes answers faster elsewhere, and no other ones
     store: Annotated[Anything, Only(False)] = UNSET
     add_generation_prompt: Annotated[Anything, Only(True)] = UNSET
     add_special_tokens: Annotated[Anything, Only(False)] = UNSET
@@ -202,11 +209,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     continue_final_message: Annotated[Anything, Only(False)] = UNSET
     documents: Annotated[Anything, Only([])] = UNSET
     echo: Annotated[Anything, Only(False)] = UNSET
-    guided_choice: Annotated[Anything, Only()] = UNSET
-    guided_grammar: Annotated[Anything, Only()] = UNSET
-    guided_json: Annotated[Anything, Only()] = UNSET
-    guided_regex: Annotated[Anything, Only()] = UNSET
-    web_search_options: Annotated[Anything, Only()] = UNSET
+    web_search_options: Annotated[Anything, Only(why=HOSTED)] = UNSET
 
     @property
     def wants_usage(self) -> bool:
@@ -218,30 +221,34 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
         """Whether each chunk of a stream has the usage so far."""
         return self.stream_options is not None and bool(self.stream_options.continuous_usage_stats)
 
-    def intent(self, task_header: str | None = None) -> Intent:
-        """The request after all its checks; refuses what can't be honoured, naming the field."""
-        refuse_unless_neutral(self)
+    def intent(self, task_header: str | None = None, *, leaves_out_hosted: bool = False) -> Intent:
+        """The request after all its checks; refuses demands that can't be held, naming the field."""
+        reading = Reading(leaves_out_hosted=leaves_out_hosted)
+        if leaves_out_hosted and self.web_search_options not in (UNSET, None):
+            self.web_search_options = UNSET
+            reading.wish("web_search_options")
+        reading.check(self)
         check_model(self.model)
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
-        reading = Reading()
         messages = tuple(turn.message(reading, f"messages[{index}]") for index, turn in enumerate(self.messages))
-        most_thought = self.thinking(self.reasoning_effort)
         return Intent(
             endpoint="chat.completions",
             kind=Kind.CHAT,
             model=self.model,
             messages=messages,
             template_values=template_values(self.chat_template_kwargs),
-            tools=tools_of(self.tools, ChatTool, self.tool_choice, parallel=self.parallel_tool_calls),
+            tools=tools_of(self.tools, ChatTool, self.tool_choice, reading, parallel=self.parallel_tool_calls),
             images=reading.images,
             image_at=reading.image_at,
+            not_enforced=reading.not_enforced,
             sampling=self.sampling(
                 self._max_tokens(),
                 guidance_of(self.response_format, "response_format", self.structured_outputs),
                 logprobs=self._logprobs(),
-                thinking_tokens=thinking_tokens(self.chat_template_kwargs, most_thought),
-                thinking_param=TEMPLATE_THINKS if most_thought is None else self.thinking_field("reasoning_effort"),
+                **thinking_in_template(
+                    self.chat_template_kwargs, self.thinking(self.reasoning_effort, "reasoning_effort")
+                ),
                 **self.choices(stream=bool(self.stream)),
             ),
             task=task_of(self.metadata, task_header),

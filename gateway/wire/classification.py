@@ -9,16 +9,14 @@ from msgspec import UNSET, Meta
 
 from gateway.generation.intent import Intent
 from gateway.wire.common import (
-    Anything,
     ModelName,
-    Only,
     Priority,
     ShortText,
     check_model,
-    refuse_unless_neutral,
     task_of,
 )
 from gateway.wire.decode import invalid
+from gateway.wire.demands import Anything, Fields, Only
 from gateway.wire.limits import MAX_LABEL, MAX_LABELS, MAX_PROBABILITIES
 from gateway.wire.ranking import Cut, Text, TextList
 from gateway.wire.usage import EmbeddingUsage
@@ -48,7 +46,7 @@ class ClassifyRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def intent(self, task_header: str | None = None) -> Intent:
         """The request after all its checks."""
-        refuse_unless_neutral(self)
+        Fields().check(self)
         check_model(self.model)
         labels = tuple(self.labels or ())
         for number, label in enumerate(labels):

@@ -1,47 +1,19 @@
-"""Parts of several endpoints' requests: bounded fields, sampling, fields that are accepted at neutral values only."""
+"""Parts of several endpoints' requests: bounded fields and sampling."""
 
 from __future__ import annotations
 
-import functools
-import json
-import operator
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Literal, get_args, get_type_hints
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta
 
-from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Tier
 from gateway.wire.decode import invalid
+from gateway.wire.demands import Anything, Only, Wish
 from gateway.wire.guidance import StructuredOutputs
 from gateway.wire.limits import MAX_CHOICES, MAX_LOGPROBS, MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
-from inference.types import Guidance, SamplingParams
-
-Anything = Any | UnsetType
-
-
-class Only:
-    """Annotation of a field that isn't supported: the values that mean the default. Null is always one; others are
-    refused. `why` says why, where there is more to say than that it doesn't exist yet.
-    """
-
-    def __init__(self, *values: Any, why: str = "") -> None:
-        self.values = values
-        self.why = why
-
-    @property
-    def shown(self) -> list[str]:
-        """Its values as JSON."""
-        return [json.dumps(value) for value in self.values]
-
-    def refusal(self, param: str) -> Refusal:
-        """The 400 for another value, with the way out."""
-        why = f" ({self.why})" if self.why else ""
-        way_out = f"leave it out or send {' or '.join(self.shown)}" if self.values else "leave it out"
-        message = f"'{param}' is not supported{why}: {way_out}."
-        return Refusal(400, "unsupported_parameter", message, param=param)
-
+from inference.types import Asked, Guidance, SamplingParams
 
 SCHEMAS = "#/components/schemas/{name}"  # where the OpenAPI document has a struct
 
@@ -74,8 +46,12 @@ LogitBias = Annotated[
     Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^[0-9]{1,10}$"}}),
 ]
 AllowedIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=4096)]
-Verbosity = Literal["low", "medium", "high"]  # a wish, for which no model here was trained
-CacheRetention = Literal["in_memory", "in-memory", "24h"]  # a hint; prefixes stay cached as long as there is room
+# No model here was trained to be told so.
+Verbosity = Annotated[Literal["low", "medium", "high"] | None, Wish("medium")]
+# Every prefix is cached, for as long as there is room.
+CacheKey = Annotated[ShortText | None, Wish()]
+CacheRetention = Annotated[Literal["in_memory", "in-memory", "24h"] | None, Wish("in_memory", "in-memory")]
+CacheOptions = Annotated[Anything, Wish({}, {"mode": "implicit"})]
 StopText = Annotated[str, Meta(min_length=1, max_length=256)]
 StopTexts = Annotated[list[StopText], Meta(max_length=16)]
 StopIds = Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]], Meta(max_length=64)]
@@ -94,13 +70,16 @@ _NO_CHOICES = (None,) * 4
 _SMALLEST_TOP_P = 1e-9  # top_p 0 means only the likeliest token
 
 
+def _structured(name: str) -> str:
+    return f"send it in 'structured_outputs', as '{name}'"
+
+
 class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Sampling parameters of every API of text: OpenAI's fields and, through `extra_body`, the engine's own.
 
     A new field that means the same in all of them stands here, once, with its type, its bounds and what the engine gets
     of it (`sampling`); one that only some APIs have, or that each calls otherwise, stands in their structs, which pass
-    what it means on to `sampling`. A field that isn't supported is an `Only` with its neutral values. The refusals, the
-    OpenAPI document and docs/fields.md are made from these structs (`gateway.wire.fields`).
+    what it means on to `sampling`. A field that isn't supported is an `Only` or a `Wish` (`gateway.wire.demands`).
     """
 
     temperature: Temperature | None = None
@@ -137,18 +116,33 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     use_beam_search: Annotated[Anything, Only(False)] = UNSET
     vllm_xargs: Annotated[Anything, Only({})] = UNSET
 
+    # As vLLM called them before it had `structured_outputs`.
+    guided_json: Annotated[Anything, Only(instead=_structured("json"))] = UNSET
+    guided_regex: Annotated[Anything, Only(instead=_structured("regex"))] = UNSET
+    guided_choice: Annotated[Anything, Only(instead=_structured("choice"))] = UNSET
+    guided_grammar: Annotated[Anything, Only(instead=_structured("grammar"))] = UNSET
+    guided_whitespace_pattern: Annotated[Anything, Only(instead=_structured("whitespace_pattern"))] = UNSET
+    guided_decoding_backend: Annotated[Anything, Wish()] = UNSET
+
     @property
     def tier(self) -> Tier:
         """How soon it is to be served."""
         return Tier.DEFAULT if self.service_tier in (None, "auto") else Tier(self.service_tier)
 
-    def thinking(self, effort: Effort | None) -> int | None:
-        """The most tokens of thought: the client's budget, else what its `effort` means; None for no bound."""
-        return EFFORTS[effort] if self.thinking_token_budget is None else self.thinking_token_budget
-
-    def thinking_field(self, effort: str) -> str:
-        """The field that bounds the thought: the client's budget, else that which the API calls `effort`."""
-        return effort if self.thinking_token_budget is None else "thinking_token_budget"
+    def thinking(self, effort: Effort | None, at: str) -> dict[str, Any]:
+        """How long the model thinks, as `sampling` takes it: the client's budget, which is a demand, else the `effort`
+        in the field `at`, which is a wish.
+        """
+        if self.thinking_token_budget is not None:
+            budget = {"thinking_tokens": self.thinking_token_budget, "thinking_param": "thinking_token_budget"}
+            return {**budget, "thinking_asked": Asked.DEMAND, "effort": effort or ""}
+        asked = Asked.NOT if effort is None else Asked.WISH
+        return {
+            "thinking_tokens": EFFORTS[effort],
+            "thinking_param": at,
+            "thinking_asked": asked,
+            "effort": effort or "",
+        }
 
     def sampling(self, max_tokens: int | None, guidance: Guidance | None = None, **more: Any) -> SamplingParams:
         """These fields as the engine takes them, with `more` of the API's own; what wasn't given gets the model's own
@@ -207,52 +201,8 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What a stream carries beside the text."""
 
     include_usage: bool | None = None
-    include_obfuscation: Annotated[Anything, Only(False)] = UNSET
+    include_obfuscation: Annotated[Anything, Wish(False)] = UNSET
     continuous_usage_stats: bool | None = None  # whether each chunk of the answer has the usage so far
-
-
-@functools.cache
-def neutral_fields(kind: type[msgspec.Struct]) -> dict[str, Only | type[msgspec.Struct]]:
-    """Return the fields of `kind` that are annotated `Only`, and those whose values may have such fields."""
-    found: dict[str, Only | type[msgspec.Struct]] = {}
-    for name, hint in get_type_hints(kind, include_extras=True).items():
-        for note in (*getattr(hint, "__metadata__", ()), *get_args(hint)):
-            if isinstance(note, Only) or (isinstance(note, type) and issubclass(note, msgspec.Struct)):
-                found[name] = note
-    return found
-
-
-@functools.cache
-def _reading_of(kind: type[msgspec.Struct]) -> tuple[Callable[[msgspec.Struct], tuple[Any, ...]], tuple[Any, ...]]:
-    """Return what reads the values of the neutral fields of `kind`, and their values where none is given."""
-    names = list(neutral_fields(kind))
-    defaults = {field.name: field.default for field in msgspec.structs.fields(kind)}
-    left_out = tuple(defaults[name] for name in names)
-    if len(names) > 1:
-        return operator.attrgetter(*names), left_out  # one call for all: a request has dozens of these fields
-    return lambda request: tuple(getattr(request, name) for name in names), left_out
-
-
-def refuse_unless_neutral(request: msgspec.Struct, at: str = "") -> None:
-    """Raise a 400 Refusal for a field of `request` (or below it) that isn't supported and has no neutral value."""
-    kind = type(request)
-    read, left_out = _reading_of(kind)
-    values = read(request)
-    if values == left_out:
-        return
-    for given, (name, note) in zip(values, neutral_fields(kind).items(), strict=True):
-        if given is UNSET or given is None:  # which mean the same
-            continue
-        if isinstance(given, msgspec.Struct):
-            refuse_unless_neutral(given, f"{at}{name}.")
-        elif isinstance(note, Only) and not any(_equal(given, value) for value in note.values):
-            raise note.refusal(at + name)
-
-
-def _equal(given: object, value: object) -> bool:
-    if isinstance(given, bool) or isinstance(value, bool):
-        return given is value  # true is not 1 here
-    return given == value
 
 
 def task_of(metadata: Mapping[str, str] | None, header: str | None) -> str | None:

@@ -9,20 +9,18 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.generation.intent import Intent, Tier
 from gateway.wire.common import (
-    Anything,
     ChoiceSampling,
     Metadata,
     ModelName,
     MostLogprobs,
-    Only,
     OutputTokens,
     ShortText,
     StreamOptions,
     check_model,
-    refuse_unless_neutral,
     task_of,
 )
 from gateway.wire.decode import invalid
+from gateway.wire.demands import Anything, Fields, Only
 from gateway.wire.guidance import guidance_of
 from gateway.wire.limits import MAX_PROMPT_TOKENS, MAX_PROMPTS, MAX_TOKEN_ID
 from gateway.wire.logprobs import CompletionLogprobs, PromptLogprobs
@@ -66,7 +64,8 @@ class CompletionRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True
 
     def intents(self, task_header: str | None = None) -> list[Intent]:
         """A request for each prompt, after all checks; refuses what can't be honoured, naming the field."""
-        refuse_unless_neutral(self)
+        fields = Fields()
+        fields.check(self)
         check_model(self.model)
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
@@ -95,6 +94,7 @@ class CompletionRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True
                 priority=self.priority or 0,
                 tier=self.tier,
                 stream=bool(self.stream),
+                not_enforced=fields.not_enforced,
             )
             for prompt in _prompts(self.prompt)
         ]

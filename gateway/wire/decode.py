@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import functools
 import re
 from typing import Any, TypeVar, cast
@@ -16,8 +17,11 @@ T = TypeVar("T")
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$(?P<path>.*)`)?$", re.DOTALL)
+_POINT = re.compile(r"Expected `[^`]*\bint\b[^`]*`, got `float`")
 _FIELD = re.compile(r"field `([^`]*)`")
 _SHOWN = 200
+_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_HALF = re.compile(rb"\\u[dD][89aAbB]..(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89aAbB]..)\\u[dD][c-fC-F]")
 
 
 @functools.cache
@@ -39,8 +43,21 @@ def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "", is_lax: bo
     except RecursionError:
         raise _too_deep() from None
     except (msgspec.DecodeError, UnicodeDecodeError, ValueError) as error:
-        raise Refusal(400, "invalid_json", f"The body is not valid JSON: {_sentence(str(error))}") from None
+        raise Refusal(400, "invalid_json", f"The body is not valid JSON: {_why(bytes(body), error)}") from None
     return value
+
+
+def _why(body: bytes, error: ValueError) -> str:
+    """Return what is wrong with a body that can't be read."""
+    if body.startswith(_MARKS) or b"\0" in body[:4]:
+        return "it is in UTF-16 or UTF-32: send it in UTF-8."
+    if body.startswith(codecs.BOM_UTF8):
+        return "it begins with a byte order mark: leave that out."
+    if isinstance(error, UnicodeDecodeError):
+        return "a text in it is not UTF-8."
+    if _HALF.search(body):
+        return "a text in it has half a character (a lone surrogate, \\ud800 to \\udfff): send both halves, or none."
+    return _sentence(str(error))
 
 
 def check_depth(body: bytes) -> None:
@@ -106,6 +123,8 @@ def _invalid(message: str, at: str) -> Refusal:
         param = f"{param}.{field[1]}".lstrip(".")[:_SHOWN]
         return Refusal(400, "unknown_parameter", f"'{param}' is not a parameter of this endpoint.", param=param)
     code = "invalid_type" if ", got `" in what else "invalid_value"
+    if _POINT.search(what):
+        what = "write a whole number without a point or an exponent: 8, not 8.0"
     return Refusal(400, code, f"'{param or 'body'}': {_sentence(what)}", param=param or None)
 
 

@@ -9,16 +9,14 @@ from msgspec import UNSET, Meta
 
 from gateway.generation.intent import Intent
 from gateway.wire.common import (
-    Anything,
     ModelName,
-    Only,
     Priority,
     ShortText,
     check_model,
-    refuse_unless_neutral,
     task_of,
 )
 from gateway.wire.decode import invalid
+from gateway.wire.demands import Anything, Fields, Only
 from gateway.wire.limits import MAX_EMBEDDING_INPUTS, MAX_EMBEDDING_TOKENS, MAX_TOKEN_ID
 from gateway.wire.usage import EmbeddingUsage
 from inference.types import Kind
@@ -45,7 +43,7 @@ class EmbeddingRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
     def intent(self, task_header: str | None = None) -> Intent:
         """The request after all its checks."""
-        refuse_unless_neutral(self)
+        Fields().check(self)
         check_model(self.model)
         return Intent(
             endpoint="embeddings",

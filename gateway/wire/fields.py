@@ -1,14 +1,16 @@
-"""The request fields of each API as tables, made from the structs that decode them.
+"""The request fields of each API as a table, made from the structs that decode them: what each takes, and whether it is
+a demand that is held, a wish, or a demand that can't be held.
 
 python -m gateway.wire.fields      writes the tables of docs/fields.md anew
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,7 +29,7 @@ from gateway.wire import (
     tokenize,
     tools,
 )
-from gateway.wire.common import Only, neutral_fields
+from gateway.wire.demands import Only, Tried, Unread, Wish, inner_of, notes_of
 
 Struct = type[msgspec.Struct]
 
@@ -54,6 +56,7 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (parts.OutputTextPart, "input[].content[]."),
         (parts.InputImage, "input[].content[]."),
         (tools.ResponseTool, "tools[]."),
+        (tools.Namespace, "tools[]."),
     ),
     "Responses over a websocket": ((responses.ResponseCreate, ""),),
     "Messages": (
@@ -64,6 +67,8 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (message_blocks.ThinkingBlock, "messages[].content[]."),
         (message_blocks.ToolUseBlock, "messages[].content[]."),
         (message_blocks.ToolResultBlock, "messages[].content[]."),
+        (message_blocks.DocumentBlock, "messages[].content[]."),
+        (message_blocks.SearchResultBlock, "messages[].content[]."),
         (message_tools.MessageTool, "tools[]."),
     ),
     "Input tokens of a response": ((responses.InputTokensRequest, ""),),
@@ -76,60 +81,65 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
 BESIDE = {"Responses over a websocket": "Responses"}  # whose fields it has too: only others are listed
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/fields.md"
-_NAMES = {"boolean": "true or false", "integer": "a whole number", "object": "an object"}
+_NAMES = {"boolean": "true or false", "integer": "a whole number", "object": "an object", "value": "any value"}
 _TABLE = re.compile(r"(<!-- fields: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def honoured(api: str) -> dict[str, str]:
-    """Return the fields of an API that are honoured, with what each takes."""
-    return _beside(api, dict(_described(api)), honoured)
+class Row(NamedTuple):
+    """A field: what becomes of it, and what it takes."""
+
+    is_what: str
+    takes: str
 
 
-def neutral(api: str) -> dict[str, list[str]]:
-    """Return the fields of an API that are taken only at a value which asks for nothing, with these values as JSON."""
-    found = {name: note.shown for kind, at in APIS[api] for name, note in _only(kind, at)}
-    return _beside(api, found, neutral)
+DEMAND, REFUSED, WISH, TRIED, UNREAD = "demand", "refused", "wish", "wish, tried", "not read"
+
+
+def rows(api: str) -> dict[str, Row]:
+    """Return the fields of an API, those left out that the API has which it stands beside."""
+    found: dict[str, Row] = {}
+    for kind, at in APIS[api]:
+        found = dict(_rows(kind, at)) | found  # where two have a field, the first says what it is
+    known = rows(BESIDE[api]) if api in BESIDE else {}
+    return {name: row for name, row in found.items() if known.get(name) != row}
 
 
 def written(page: str) -> str:
     """Return the documentation `page` with the tables as the structs are now."""
-    return _TABLE.sub(lambda match: f"{match[1]}{_tables(match[2])}{match[3]}", page)
+    return _TABLE.sub(lambda match: f"{match[1]}{_table(match[2])}{match[3]}", page)
 
 
-def _tables(api: str) -> str:
-    def table(head: str, rows: Mapping[str, str]) -> str:
-        lines = "".join(f"| `{name}` | {text} |\n" for name, text in sorted(rows.items(), key=_order))
-        return f"\n| field | {head} |\n|---|---|\n{lines}\n" if rows else ""
-
-    none = {name: ", ".join(f"`{value}`" for value in values) or "only null" for name, values in neutral(api).items()}
-    return table("takes", honoured(api)) + table("not supported; taken at", none)
+def _table(api: str) -> str:
+    ordered = sorted(rows(api).items(), key=_order)
+    lines = "".join(f"| `{name}` | {row.is_what} | {row.takes} |\n" for name, row in ordered)
+    return f"\n| field | is | takes |\n|---|---|---|\n{lines}\n"
 
 
-def _order(row: tuple[str, str]) -> tuple[bool, str]:
+def _order(row: tuple[str, Row]) -> tuple[bool, str]:
     return "." in row[0] or "[" in row[0], row[0]  # a request's own fields come first
 
 
-def _beside(api: str, found: dict[str, Any], of: Any) -> dict[str, Any]:
-    known = of(BESIDE[api]) if api in BESIDE else {}
-    return {name: value for name, value in found.items() if known.get(name) != value}
-
-
-def _only(kind: Struct, at: str) -> Iterator[tuple[str, Only]]:
-    for name, note in neutral_fields(kind).items():
-        if isinstance(note, Only):
-            yield at + name, note
-        else:
-            yield from _only(note, f"{at}{name}.")
-
-
-def _described(api: str) -> Iterator[tuple[str, str]]:
-    for kind, at in APIS[api]:
-        only = {name for name, note in neutral_fields(kind).items() if isinstance(note, Only)}
-        schemas, components = msgspec.json.schema_components([kind], ref_template="{name}")
-        properties = components[schemas[0]["$ref"]]["properties"]
-        for name, schema in properties.items():
-            if name not in only and name != kind.__struct_config__.tag_field:
-                yield at + name, _said(schema)
+def _rows(kind: Struct, at: str) -> Iterator[tuple[str, Row]]:
+    notes = notes_of(kind)
+    schemas, components = msgspec.json.schema_components([kind], ref_template="{name}")
+    for name, schema in components[schemas[0]["$ref"]]["properties"].items():
+        if name == kind.__struct_config__.tag_field:
+            continue
+        match notes.get(name):
+            case Only() as only:
+                values = ", ".join(f"`{json.dumps(value)}`" for value in only.values)
+                yield at + name, Row(REFUSED, f"only {values or 'null'}")
+            case Wish():
+                yield at + name, Row(WISH, _said(schema))
+            case Tried():
+                yield at + name, Row(TRIED, _said(schema))
+            case Unread():
+                yield at + name, Row(UNREAD, _said(schema))
+            case _:
+                yield at + name, Row(DEMAND, _said(schema))
+    for name, inner in inner_of(kind).items():
+        if len(inner) == 1:
+            yield from _rows(inner[0], f"{at}{name}.")
 
 
 def _said(schema: Mapping[str, Any]) -> str:

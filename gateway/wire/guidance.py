@@ -23,7 +23,9 @@ class ObjectFormat(msgspec.Struct, tag_field="type", tag="json_object", forbid_u
 
 
 class NamedSchema(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A JSON Schema. It is held to whether or not it is `strict`; name and description change nothing."""
+    """A JSON Schema. Where it isn't `strict`, keywords that can't be held are left out and told; name and description
+    change nothing.
+    """
 
     name: SchemaName
     schema: JSONSchema
@@ -100,14 +102,19 @@ def guidance_of(
         case ObjectFormat():
             guidance = Guidance(GuidanceKind.JSON_OBJECT, param=at)
         case ChatSchemaFormat(named):
-            guidance = Guidance(GuidanceKind.JSON_SCHEMA, _text(named.schema), param=at)
+            guidance = _guidance(named, at, f"{at}.json_schema.schema")
         case ResponseSchemaFormat():
-            guidance = Guidance(GuidanceKind.JSON_SCHEMA, _text(wanted.schema), param=at)
+            guidance = _guidance(wanted, at, f"{at}.schema")
         case _:
             return None if structured is None else structured.guidance()
     if structured is not None:
         raise invalid("structured_outputs", f"'structured_outputs' and '{at}' can't be given together.")
     return guidance
+
+
+def _guidance(named: NamedSchema, at: str, schema_at: str) -> Guidance:
+    source, strict = _text(named.schema), bool(named.strict)
+    return Guidance(GuidanceKind.JSON_SCHEMA, source, strict=strict, param=at, schema_at=schema_at)
 
 
 def _text(schema: object) -> str:

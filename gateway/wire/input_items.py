@@ -8,11 +8,12 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.common import Anything, Only, refuse_unless_neutral
 from gateway.wire.decode import decode, invalid, unsupported
+from gateway.wire.demands import Anything, Only
 from gateway.wire.limits import MAX_PARTS
-from gateway.wire.parts import CallId, FunctionName, Reading, ResponseContent
+from gateway.wire.parts import CallId, FunctionName, Given, Reading, ResponseContent
 from inference.messages import Message, Part, Reasoning, ToolCall, ToolResult
+from inference.tools import in_namespace
 
 _ROLES = {"user": "user", "assistant": "assistant", "system": "system", "developer": "system"}
 
@@ -32,7 +33,7 @@ class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: str | None = None
     id: ItemId | None = None
     status: str | None = None
-    phase: Annotated[Anything, Only()] = UNSET
+    phase: Given = UNSET  # of an answer's message
 
 
 class FunctionCallItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -44,8 +45,8 @@ class FunctionCallItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     arguments: str
     id: ItemId | None = None
     status: str | None = None
-    parsed_arguments: Anything = UNSET  # what an SDK made of them; it isn't read
-    namespace: Annotated[Anything, Only()] = UNSET
+    parsed_arguments: Given = UNSET  # what an SDK made of them
+    namespace: FunctionName | None = None  # of the function
 
 
 class FunctionOutputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -102,7 +103,7 @@ def messages_of(items: Sequence[msgspec.Raw], reading: Reading) -> tuple[Message
                     messages.append(message)
                     is_open = has_said = True
             case "function_call" | "reasoning":
-                part = _call(item, at) if head.type == "function_call" else _reasoning(item, at)
+                part = _call(item, at) if head.type == "function_call" else _reasoning(item, reading, at)
                 if is_open and (isinstance(part, ToolCall) or not has_said):
                     messages[-1] = Message("assistant", (*messages[-1].parts, part))
                 else:
@@ -121,15 +122,14 @@ def _message(item: msgspec.Raw, head: _Head, reading: Reading, at: str) -> Messa
     if head.role not in _ROLES:
         raise invalid(f"{at}.role", f"'{at}.role' must be one of {', '.join(_ROLES)}.")
     given = decode(MessageItem, item, at=at)
-    refuse_unless_neutral(given, f"{at}.")
+    reading.check(given, f"{at}.")
     role = _ROLES[given.role]
     return Message(role, reading.content(given.content, f"{at}.content", sees=role == "user"))
 
 
 def _call(item: msgspec.Raw, at: str) -> Part:
     given = decode(FunctionCallItem, item, at=at)
-    refuse_unless_neutral(given, f"{at}.")
-    return ToolCall(given.call_id, given.name, given.arguments)
+    return ToolCall(given.call_id, in_namespace(given.namespace, given.name), given.arguments)
 
 
 def _result(item: msgspec.Raw, reading: Reading, at: str) -> Message:
@@ -137,7 +137,7 @@ def _result(item: msgspec.Raw, reading: Reading, at: str) -> Message:
     return Message("tool", (ToolResult(given.call_id, reading.content(given.output, f"{at}.output", sees=True)),))
 
 
-def _reasoning(item: msgspec.Raw, at: str) -> Part:
+def _reasoning(item: msgspec.Raw, reading: Reading, at: str) -> Part:
     given = decode(ReasoningItem, item, at=at)
-    refuse_unless_neutral(given, f"{at}.")
+    reading.check(given, f"{at}.")
     return Reasoning("\n".join(piece.text for piece in given.content or given.summary))

@@ -8,14 +8,16 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.common import Anything, Only, refuse_unless_neutral
 from gateway.wire.decode import invalid, unsupported
+from gateway.wire.demands import Anything, Only, Wish
 from gateway.wire.images import image_of
 from gateway.wire.limits import MAX_PARTS
 from gateway.wire.parts import CallId, FunctionName, Reading, joined
 from inference.messages import Image, Message, Part, Reasoning, ToolCall, ToolResult
 
-CacheControl = dict[str, Any]  # a hint: the prefix cache needs none
+CacheControl = Annotated[dict[str, Any] | None, Wish()]  # where to cache up to: every prefix is
+Citations = Annotated[dict[str, Any] | None, Wish({"enabled": False})]  # no answer says where it has something from
+BILLING = "x-anthropic-billing-header:"  # begins what Claude Code notes for its own provider, anew with each request
 ERROR = "Error: "  # stands before what a tool answered that failed: no chat template has a place for it
 
 
@@ -23,7 +25,7 @@ class TextBlock(msgspec.Struct, tag_field="type", tag="text", kw_only=True, forb
     """A piece of text."""
 
     text: str
-    cache_control: CacheControl | None = None
+    cache_control: CacheControl = None
     citations: Annotated[Anything, Only([])] = UNSET
 
 
@@ -48,7 +50,7 @@ class ImageBlock(msgspec.Struct, tag_field="type", tag="image", kw_only=True, fo
     """An image."""
 
     source: Base64Source | UrlSource | FileSource
-    cache_control: CacheControl | None = None
+    cache_control: CacheControl = None
     transformations: Annotated[Anything, Only({})] = UNSET
 
 
@@ -58,17 +60,48 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use", kw_only=Tru
     id: CallId
     name: FunctionName
     input: dict[str, Any]
-    cache_control: CacheControl | None = None
+    cache_control: CacheControl = None
     caller: Annotated[Anything, Only({"type": "direct"})] = UNSET
     toolset_name: Annotated[Anything, Only()] = UNSET
 
 
-class DocumentBlock(msgspec.Struct, tag_field="type", tag="document"):
+class PlainSource(msgspec.Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """A document's text."""
+
+    data: str
+    media_type: Literal["text/plain"]
+
+
+class ContentSource(msgspec.Struct, tag_field="type", tag="content", forbid_unknown_fields=True):
+    """A document's text in blocks."""
+
+    content: str | Annotated[list[TextBlock], Meta(max_length=MAX_PARTS)]
+
+
+class FileData(msgspec.Struct, tag_field="type", tag="base64"):
     """Refused."""
 
 
-class SearchResultBlock(msgspec.Struct, tag_field="type", tag="search_result"):
-    """Refused."""
+class DocumentBlock(msgspec.Struct, tag_field="type", tag="document", kw_only=True, forbid_unknown_fields=True):
+    """A document: its title and its context stand before its text."""
+
+    source: PlainSource | ContentSource | FileData | UrlSource | FileSource
+    title: str | None = None
+    context: str | None = None
+    citations: Citations = None
+    cache_control: CacheControl = None
+
+
+class SearchResultBlock(
+    msgspec.Struct, tag_field="type", tag="search_result", kw_only=True, forbid_unknown_fields=True
+):
+    """What a search found: its title and its source stand before its text."""
+
+    source: str
+    title: str
+    content: Annotated[list[TextBlock], Meta(max_length=MAX_PARTS)]
+    citations: Citations = None
+    cache_control: CacheControl = None
 
 
 class ToolReferenceBlock(msgspec.Struct, tag_field="type", tag="tool_reference"):
@@ -84,7 +117,7 @@ class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result", kw_on
     tool_use_id: CallId
     content: str | Annotated[list[ResultPart], Meta(max_length=MAX_PARTS)] | None = None
     is_error: bool | None = None
-    cache_control: CacheControl | None = None
+    cache_control: CacheControl = None
     toolset_name: Annotated[Anything, Only()] = UNSET
 
 
@@ -107,8 +140,6 @@ SaidBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | S
 AskedBlock = ResultPart | ToolResultBlock
 
 _REFUSED = {
-    DocumentBlock: "send its text as a block of the type 'text'",
-    SearchResultBlock: "send its text as a block of the type 'text'",
     ToolReferenceBlock: "all tools are loaded from the beginning",
     RedactedThinkingBlock: "thought is not encrypted here, and another model's can't be read: leave the block out",
     ServerToolUseBlock: "no hosted tools run here: leave its calls and their results out",
@@ -163,7 +194,10 @@ def system_message(content: str | Sequence[TextBlock], reading: Reading, at: str
     """Return the instructions in the field `at`."""
     if isinstance(content, str):
         return Message("system", (content,))
-    return Message("system", joined(_content(block, reading, f"{at}[{index}]") for index, block in enumerate(content)))
+    told = [(index, block) for index, block in enumerate(content) if not block.text.startswith(BILLING)]
+    if len(told) < len(content):  # no instruction; behind it no prefix of a prompt would be known from the last one
+        reading.wish(f"{at}[].{BILLING.removesuffix(':')}")
+    return Message("system", joined(_content(block, reading, f"{at}[{index}]") for index, block in told))
 
 
 def messages_of(turns: Sequence[TurnMessage], reading: Reading) -> tuple[Message, ...]:
@@ -201,14 +235,14 @@ def _said(block: SaidBlock, reading: Reading, at: str) -> Part | None:
         case ThinkingBlock():
             return Reasoning(block.thinking) if block.thinking else None
         case ToolUseBlock():
-            refuse_unless_neutral(block, f"{at}.")
+            reading.check(block, f"{at}.")
             return ToolCall(block.id, block.name, msgspec.json.encode(block.input).decode())
         case _:
             return _content(block, reading, at)
 
 
 def _result(block: ToolResultBlock, reading: Reading, at: str) -> ToolResult:
-    refuse_unless_neutral(block, f"{at}.")
+    reading.check(block, f"{at}.")
     content: tuple[str | Image, ...] = ("",)
     if isinstance(block.content, str):
         content = (block.content,)
@@ -224,12 +258,35 @@ def _content(block: Any, reading: Reading, at: str) -> str | Image:
     """Return a text or an image; refuse all other blocks by name."""
     match block:
         case TextBlock():
-            refuse_unless_neutral(block, f"{at}.")
+            reading.check(block, f"{at}.")
             return block.text
         case ImageBlock():
-            refuse_unless_neutral(block, f"{at}.")
+            reading.check(block, f"{at}.")
             return _image(block, reading, at)
+        case DocumentBlock() | SearchResultBlock():
+            reading.check(block, f"{at}.")
+            return _document(block, reading, at)
     raise unsupported(f"{at}.type", _REFUSED[type(block)])
+
+
+def _document(block: DocumentBlock | SearchResultBlock, reading: Reading, at: str) -> str:
+    """Return the text of a document; refuse one that isn't text."""
+    if isinstance(block, SearchResultBlock):
+        return "\n".join((block.title, block.source, *_texts(block.content, reading, f"{at}.content")))
+    match block.source:
+        case PlainSource(data):
+            texts = [data]
+        case ContentSource(content):
+            texts = _texts(content, reading, f"{at}.source.content")
+        case _:
+            raise unsupported(f"{at}.source.type", "documents are taken as text: send theirs, with the type 'text'")
+    return "\n".join((*filter(None, (block.title, block.context)), *texts))
+
+
+def _texts(content: str | Sequence[TextBlock], reading: Reading, at: str) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    return [str(_content(block, reading, f"{at}[{index}]")) for index, block in enumerate(content)]
 
 
 def _image(block: ImageBlock, reading: Reading, at: str) -> Image:

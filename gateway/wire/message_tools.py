@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.common import Anything, Only, refuse_unless_neutral
 from gateway.wire.decode import decode, unsupported
+from gateway.wire.demands import Anything, Only, Unread, Wish
 from gateway.wire.message_blocks import CacheControl
-from gateway.wire.tools import Description, checked, schema_text
+from gateway.wire.parts import Reading
+from gateway.wire.tools import HOSTED, Description, checked, is_left_out, schema_text
 from inference.tools import Function, ToolMode, Tools
 
 MAX_MESSAGE_TOOLS = 512  # agents declare the tools of all their MCP servers
@@ -31,9 +32,9 @@ class MessageTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     type: Literal["custom"] | None = None
     strict: bool | None = None
     input_examples: Annotated[list[dict[str, Any]], Meta(max_length=64)] | None = None
-    cache_control: CacheControl | None = None
-    defer_loading: bool | None = None  # a hint: all are loaded from the beginning
-    eager_input_streaming: bool | None = None  # a hint: input is always streamed as it is written
+    cache_control: CacheControl = None
+    defer_loading: Annotated[bool | None, Wish(False)] = None  # all are loaded from the beginning
+    eager_input_streaming: Annotated[bool | None, Unread()] = None  # input is always streamed as it is written
     allowed_callers: Annotated[Anything, Only(["direct"])] = UNSET
 
 
@@ -67,31 +68,34 @@ class NoChoice(msgspec.Struct, tag_field="type", tag="none", forbid_unknown_fiel
 MessageToolChoice = AutoChoice | AnyChoice | ToolChoice | NoChoice
 
 
-def tools_of(given: Sequence[msgspec.Raw] | None, choice: MessageToolChoice | None) -> Tools | None:
+def tools_of(given: Sequence[msgspec.Raw] | None, choice: MessageToolChoice | None, reading: Reading) -> Tools | None:
     """Return what the fields `tools` and `tool_choice` ask for; None without tools."""
-    functions = tuple(_function(tool, f"tools[{index}]") for index, tool in enumerate(given or ()))
-    mode, allowed = ToolMode.AUTO, ()
-    parallel = isinstance(choice, NoChoice) or choice is None or not choice.disable_parallel_tool_use
+    declared = (_function(tool, reading, f"tools[{index}]") for index, tool in enumerate(given or ()))
+    functions = tuple(function for function in declared if function is not None)
+    once = isinstance(choice, AutoChoice | AnyChoice) and bool(choice.disable_parallel_tool_use)
     match choice:
         case AnyChoice():
-            mode = ToolMode.REQUIRED
+            return checked(functions, ToolMode.REQUIRED, (), once=once)
         case ToolChoice():
-            return checked(functions, ToolMode.REQUIRED, (choice.name,), parallel=parallel)
+            return checked(functions, ToolMode.REQUIRED, (choice.name,), once=True)
         case NoChoice():
-            mode = ToolMode.NONE
-    return checked(functions, mode, allowed, parallel=parallel)
+            return checked(functions, ToolMode.NONE, (), once=once)
+    return checked(functions, ToolMode.AUTO, (), once=once)
 
 
-def _function(tool: msgspec.Raw, at: str) -> Function:
+def _function(tool: msgspec.Raw, reading: Reading, at: str) -> Function | None:
+    """Return the function that a tool is, None of a hosted one that is left out."""
     head = decode(_Head, tool, at=at)
     if head.type not in (None, "custom"):
+        if is_left_out(head.type, _HOSTED, reading, at):
+            return None
         if head.type.startswith(_HOSTED):
-            why = "no hosted tools run here: declare a tool of your own, and answer the model's calls of it"
+            why = HOSTED
         else:
             why = "the models here don't know it: declare it as a tool of your own, with its 'input_schema'"
         raise unsupported(f"{at}.type", f"{head.type[:64]!r}: {why}")
     given = decode(MessageTool, tool, at=at)
-    refuse_unless_neutral(given, f"{at}.")
+    reading.check(given, f"{at}.")
     description = given.description or ""
     if given.input_examples:
         examples = "\n".join(msgspec.json.encode(example).decode() for example in given.input_examples)

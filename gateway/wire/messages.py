@@ -9,31 +9,28 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
 from gateway.wire.common import (
     EFFORTS,
     TASK_FIELD,
-    Anything,
     Fraction,
     ModelName,
-    Only,
     OutputTokens,
     Sampling,
     ShortText,
     StopText,
     ThinkingTokens,
     check_model,
-    refuse_unless_neutral,
     task_of,
 )
 from gateway.wire.decode import invalid, unsupported
+from gateway.wire.demands import Anything, Only, Tried, Wish
 from gateway.wire.guidance import JSONSchema
 from gateway.wire.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOKEN_ID
 from gateway.wire.message_blocks import CacheControl, TextBlock, TurnMessage, messages_of, system_message
 from gateway.wire.message_tools import MessageToolChoice, MessageTools, tools_of
 from gateway.wire.parts import Reading
-from inference.types import Guidance, GuidanceKind, Kind, SamplingParams
+from inference.types import Asked, Guidance, GuidanceKind, Kind, SamplingParams
 
 Display = Literal["summarized", "omitted"]
 StopSequences = Annotated[list[StopText], Meta(max_length=16)]
@@ -76,9 +73,9 @@ class JSONOutputFormat(msgspec.Struct, tag_field="type", tag="json_schema", forb
 class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What the answer is like."""
 
-    effort: MessageEffort | None = None
+    effort: Annotated[MessageEffort | None, Tried()] = None
     format: JSONOutputFormat | None = None
-    task_budget: Annotated[Anything, Only()] = UNSET
+    task_budget: Annotated[Anything, Wish()] = UNSET
 
 
 class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -89,44 +86,46 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
     system: str | Annotated[list[TextBlock], Meta(max_length=MAX_PARTS)] | None = None
     tools: MessageTools | None = None
     tool_choice: MessageToolChoice | None = None
-    thinking: Thinking | None = None
+    thinking: Annotated[Thinking | None, Tried()] = None
     output_config: OutputConfig | None = None
     output_format: JSONOutputFormat | None = None  # as `output_config.format` was called
-    cache_control: CacheControl | None = None  # a hint: the prefix cache needs none
-    context_management: dict[str, Any] | None = None  # nothing is edited, and the answer says so
-    diagnostics: dict[str, Any] | None = None  # there are none
-    fallbacks: str | list[dict[str, Any]] | None = None  # for models that decline: none does
-    thread: dict[str, Any] | None = None  # refused, upon which SDKs send the whole conversation
+    cache_control: CacheControl = None
+    context_management: Annotated[dict[str, Any] | None, Wish()] = None  # nothing is edited, and the answer says so
+    diagnostics: Annotated[dict[str, Any] | None, Wish()] = None  # there are none
+    fallbacks: Annotated[str | list[dict[str, Any]] | None, Wish()] = None  # for models that decline: none does
+    # SDKs send the whole conversation upon that code.
+    thread: Annotated[
+        Anything, Only(instead="send the whole conversation in 'messages'", code="thread_unsupported_request")
+    ] = UNSET
     billing_policy: Annotated[Anything, Only({"type": "billing_policy", "bill_to": "self"})] = UNSET
     compaction: Annotated[Anything, Only()] = UNSET
-    speed: Annotated[Anything, Only("standard")] = UNSET
+    speed: Annotated[Anything, Wish("standard")] = UNSET
     container: Annotated[Anything, Only(why="no code runs here")] = UNSET
     inference_geo: Annotated[Anything, Only("global")] = UNSET
     mcp_servers: Annotated[Anything, Only([], why="no MCP servers are called from here")] = UNSET
 
-    def intent(self, task_header: str | None = None) -> Intent:
-        """The request after all its checks; refuses what can't be honoured, naming the field."""
-        return self._intent(task_of(None, task_header))
+    def intent(self, task_header: str | None = None, *, leaves_out_hosted: bool = False) -> Intent:
+        """The request after all its checks; refuses demands that can't be held, naming the field."""
+        return self._intent(task_of(None, task_header), Reading(leaves_out_hosted=leaves_out_hosted))
 
-    def _intent(self, task: str | None, **more: Any) -> Intent:
-        refuse_unless_neutral(self)
+    def _intent(self, task: str | None, reading: Reading, **more: Any) -> Intent:
+        reading.check(self)
+        if self.output_config is not None and self.output_config.effort and not self._has_effort:
+            reading.wish("output_config.effort")
         check_model(self.model)
-        if self.thread is not None:
-            text = "'thread' is not supported: send the whole conversation in 'messages' without it."
-            raise Refusal(400, "thread_unsupported_request", text, param="thread")
         if self.messages[-1].__struct_config__.tag == "assistant":
             at = f"messages[{len(self.messages) - 1}].role"
             raise unsupported(at, "an answer isn't begun for the model: the last message has to be the user's")
-        reading = Reading()
         system = (system_message(self.system, reading, "system"),) if self.system else ()
         return Intent(
             endpoint="messages",
             kind=Kind.CHAT,
             model=self.model,
             messages=(*system, *messages_of(self.messages, reading)),
-            tools=tools_of(self.tools, self.tool_choice),
+            tools=tools_of(self.tools, self.tool_choice, reading),
             images=reading.images,
             image_at=reading.image_at,
+            not_enforced=reading.not_enforced,
             task=task,
             **{"sampling": self._sampling(None, Sampling()), **more},
         )
@@ -136,19 +135,23 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
         return sampling.sampling(
             max_tokens,
             self._guidance(),
-            thinking_tokens=self._thinking_tokens(),
-            must_think=False,
+            thinking_asked=Asked.NOT if self.thinking is None else Asked.WISH,
             thinking_param="thinking",
+            **self._thinking(),
         )
 
-    def _thinking_tokens(self) -> int | None:
-        match self.thinking:
-            case ThinkingEnabled():
-                return self.thinking.budget_tokens
-            case ThinkingAdaptive():
-                effort = None if self.output_config is None else self.output_config.effort
-                return EFFORTS["xhigh" if effort == "max" else effort]
-        return 0
+    @property
+    def _has_effort(self) -> bool:
+        """Whether how long the model thinks is left to an effort."""
+        return isinstance(self.thinking, ThinkingAdaptive)
+
+    def _thinking(self) -> dict[str, Any]:
+        if isinstance(self.thinking, ThinkingEnabled):
+            return {"thinking_tokens": self.thinking.budget_tokens}
+        if not self._has_effort:
+            return {"thinking_tokens": 0}
+        effort = None if self.output_config is None else self.output_config.effort
+        return {"thinking_tokens": EFFORTS["xhigh" if effort == "max" else effort], "effort": effort or ""}
 
     def _guidance(self) -> Guidance | None:
         wanted, at = self.output_format, "output_format"
@@ -158,7 +161,8 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
             wanted, at = self.output_config.format, "output_config.format"
         if wanted is None:
             return None
-        return Guidance(GuidanceKind.JSON_SCHEMA, msgspec.json.encode(wanted.schema).decode(), param=at)
+        source = msgspec.json.encode(wanted.schema).decode()
+        return Guidance(GuidanceKind.JSON_SCHEMA, source, param=at, schema_at=f"{at}.schema")
 
 
 class MessageRequest(CountTokensRequest, kw_only=True, forbid_unknown_fields=True):
@@ -178,8 +182,8 @@ class MessageRequest(CountTokensRequest, kw_only=True, forbid_unknown_fields=Tru
         """Whether the answer has the texts of what the model thought."""
         return not isinstance(self.thinking, ThinkingEnabled | ThinkingAdaptive) or self.thinking.display != "omitted"
 
-    def intent(self, task_header: str | None = None) -> Intent:
-        """The request after all its checks; refuses what can't be honoured, naming the field."""
+    def intent(self, task_header: str | None = None, *, leaves_out_hosted: bool = False) -> Intent:
+        """The request after all its checks; refuses demands that can't be held, naming the field."""
         sampling = Sampling(
             temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, stop=self.stop_sequences or None
         )
@@ -187,6 +191,7 @@ class MessageRequest(CountTokensRequest, kw_only=True, forbid_unknown_fields=Tru
         task = metadata.get(TASK_FIELD)
         return self._intent(
             task_of({TASK_FIELD: task} if task else None, task_header),
+            Reading(leaves_out_hosted=leaves_out_hosted),
             sampling=self._sampling(self.max_tokens, sampling),
             end_user=metadata.get("user_id"),
             stream=bool(self.stream),

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.common import Anything, Only, refuse_unless_neutral
 from gateway.wire.decode import invalid, unsupported
+from gateway.wire.demands import Anything, Fields, Only, Unread, Wish
 from gateway.wire.images import image_of
 from gateway.wire.limits import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_PARTS
 from inference.messages import Image, Message
@@ -18,15 +18,19 @@ Url = str  # bounded by the body, and by what an image may have
 Detail = Literal["auto", "low", "high", "original"]
 FunctionName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}\Z")]
 CallId = Annotated[str, Meta(min_length=1, max_length=128)]
+CacheHint = Annotated[Anything, Wish()]  # where a prompt is to be cached up to: every prefix is, while there is room
+Given = Annotated[Anything, Unread()]  # back by programs with what they got
 
 
 class _Text(msgspec.Struct, forbid_unknown_fields=True):
     text: str
-    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
+    prompt_cache_breakpoint: CacheHint = UNSET
 
 
 class TextPart(_Text, tag_field="type", tag="text"):
     """A piece of text."""
+
+    cache_control: CacheHint = UNSET
 
 
 class AnswerTextPart(_Text, tag_field="type", tag="text"):
@@ -34,11 +38,12 @@ class AnswerTextPart(_Text, tag_field="type", tag="text"):
     which is not read here: the turn has it.
     """
 
-    role: Anything = UNSET
-    refusal: Anything = UNSET
-    annotations: Anything = UNSET
-    tool_calls: Anything = UNSET
-    reasoning_content: Anything = UNSET
+    cache_control: CacheHint = UNSET
+    role: Given = UNSET
+    refusal: Given = UNSET
+    annotations: Given = UNSET
+    tool_calls: Given = UNSET
+    reasoning_content: Given = UNSET
 
 
 class InputText(_Text, tag_field="type", tag="input_text"):
@@ -49,9 +54,9 @@ class OutputTextPart(msgspec.Struct, tag_field="type", tag="output_text", forbid
     """A piece of what the model said."""
 
     text: str
-    parsed: Anything = UNSET  # what an SDK made of it; it isn't read
+    parsed: Given = UNSET  # what an SDK made of it
     annotations: Annotated[Anything, Only([])] = UNSET
-    logprobs: list[Any] | None = None  # of an answer that is given back whole; nothing reads them
+    logprobs: Annotated[list[Any] | None, Unread()] = None  # of an answer that is given back whole
 
 
 class RefusalPart(msgspec.Struct, tag_field="type", tag="refusal", forbid_unknown_fields=True):
@@ -71,7 +76,8 @@ class ImagePart(msgspec.Struct, tag_field="type", tag="image_url", forbid_unknow
     """An image, as Chat Completions has it."""
 
     image_url: ImageAddress
-    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
+    prompt_cache_breakpoint: CacheHint = UNSET
+    cache_control: CacheHint = UNSET
 
 
 class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unknown_fields=True):
@@ -80,7 +86,7 @@ class InputImage(msgspec.Struct, tag_field="type", tag="input_image", forbid_unk
     image_url: Url | None = None
     detail: Detail | None = None
     file_id: Annotated[Anything, Only(why="no files are stored here")] = UNSET
-    prompt_cache_breakpoint: Annotated[Anything, Only()] = UNSET
+    prompt_cache_breakpoint: CacheHint = UNSET
 
 
 class AudioPart(msgspec.Struct, tag_field="type", tag="input_audio"):
@@ -103,10 +109,14 @@ AnswerContent = str | Annotated[list[AnswerPart], Meta(max_length=MAX_PARTS)]
 ResponseContent = str | Annotated[list[ResponsePart], Meta(max_length=MAX_PARTS)]
 
 
-class Reading:
-    """Reads the contents of one request's messages, and gathers which images they have."""
+class Reading(Fields):
+    """Reads the contents of one request's messages, and gathers which images they have. What runs at a provider is
+    left out of a request whose tenant `leaves_out_hosted`, and refused otherwise.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, leaves_out_hosted: bool = False) -> None:
+        super().__init__()
+        self.leaves_out_hosted = leaves_out_hosted
         self.images = "none"  # "data" where all are sent along, "urls" where one has to be fetched
         self.image_at = ""  # the field of the first
         self._count = 0
@@ -129,14 +139,14 @@ class Reading:
     def _part(self, part: ChatPart | AnswerPart | ResponsePart, at: str, *, sees: bool) -> str | Image:
         match part:
             case TextPart() | AnswerTextPart() | InputText() | OutputTextPart():
-                refuse_unless_neutral(part, f"{at}.")
+                self.check(part, f"{at}.")
                 return part.text
             case RefusalPart():
                 return part.refusal
             case ImagePart() | InputImage():
                 if not sees:
                     raise unsupported(f"{at}.type", "images are taken in users' messages and tools' results only")
-                refuse_unless_neutral(part, f"{at}.")
+                self.check(part, f"{at}.")
                 return self._image(part, at)
             case _:
                 raise unsupported(f"{at}.type", "only text and images are taken")

@@ -9,16 +9,14 @@ from msgspec import UNSET, Meta, UnsetType
 
 from gateway.generation.intent import Intent
 from gateway.wire.common import (
-    Anything,
     ModelName,
-    Only,
     Priority,
     ShortText,
     check_model,
-    refuse_unless_neutral,
     task_of,
 )
 from gateway.wire.decode import invalid
+from gateway.wire.demands import Anything, Fields, Only
 from gateway.wire.limits import MAX_EMBEDDING_INPUTS, MAX_PAIRED_CHARACTERS
 from gateway.wire.usage import EmbeddingUsage
 from inference.types import Kind
@@ -44,7 +42,7 @@ class _Ranking(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         """Return the scoring of `texts` by `queries`, one or as many, or for embeddings all of them behind each other,
         queries last.
         """
-        refuse_unless_neutral(self)
+        Fields().check(self)
         check_model(self.model)
         is_score = kind is Kind.SCORE
         return Intent(

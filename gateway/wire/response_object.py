@@ -61,6 +61,7 @@ class FunctionCallOutput(msgspec.Struct, kw_only=True):
     call_id: str
     name: str
     arguments: str
+    namespace: str | UnsetType = UNSET
     type: Literal["function_call"] = "function_call"
 
 
@@ -142,6 +143,7 @@ class Response(msgspec.Struct, kw_only=True):
     prompt_cache_key: str | None = None
     metadata: dict[str, str]
     sluice: Account | UnsetType = UNSET
+    sluice_not_enforced: tuple[str, ...] | UnsetType = UNSET  # what the header of that name says, over any transport
 
 
 def begun(
@@ -152,6 +154,7 @@ def begun(
     model: str,
     is_stored: bool = False,
     in_background: bool = False,
+    not_enforced: tuple[str, ...] = (),
 ) -> Response:
     """The response to `request` as it begins."""
     return Response(
@@ -177,4 +180,5 @@ def begun(
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
         metadata=request.metadata or {},
+        sluice_not_enforced=not_enforced or UNSET,
     )

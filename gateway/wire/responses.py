@@ -11,13 +11,13 @@ from msgspec import UNSET, Meta
 from gateway.errors.refusal import Refusal
 from gateway.generation.intent import Intent
 from gateway.wire.common import (
-    Anything,
+    CacheKey,
+    CacheOptions,
     CacheRetention,
     Effort,
     Metadata,
     ModelName,
     MostLogprobs,
-    Only,
     OutputTokens,
     Sampling,
     ShortText,
@@ -25,10 +25,10 @@ from gateway.wire.common import (
     Verbosity,
     any_of,
     check_model,
-    refuse_unless_neutral,
     task_of,
 )
 from gateway.wire.decode import invalid, unsupported
+from gateway.wire.demands import Anything, Fields, Only, Tried, Unread, Wish
 from gateway.wire.guidance import ResponseFormats, guidance_of
 from gateway.wire.input_items import ITEMS, messages_of
 from gateway.wire.limits import MAX_MESSAGES
@@ -38,17 +38,20 @@ from inference.messages import Message
 from inference.types import Kind
 
 _LOGPROBS = "message.output_text.logprobs"
-_INCLUDED = (_LOGPROBS, "reasoning.encrypted_content")  # thought is never encrypted here, so that asks for nothing
+_ENCRYPTED = "reasoning.encrypted_content"  # thought is never encrypted here
+_INCLUDED = (_LOGPROBS, _ENCRYPTED)
 
 Item = Annotated[msgspec.Raw, Meta(extra_json_schema=any_of(*ITEMS))]  # read one by one, by its `type`
 ResponseId = Annotated[str, Meta(max_length=128)]
 EventId = Annotated[str, Meta(max_length=512)]  # as a client calls its event; errors about it say so
 
 
-def check_included(names: Sequence[str]) -> None:
+def check_included(names: Sequence[str], fields: Fields) -> None:
     """Refuse what can't be included in a response."""
     for index, name in enumerate(names):
-        if name not in _INCLUDED:
+        if name == _ENCRYPTED:
+            fields.wish(f"include[].{name}")
+        elif name not in _INCLUDED:
             raise unsupported(f"include[{index}]", f"only {' and '.join(_INCLUDED)} are known")
 
 
@@ -63,15 +66,15 @@ class TextOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How the answer is written: as any text, or as JSON."""
 
     format: ResponseFormats | None = None
-    verbosity: Verbosity | None = None
+    verbosity: Verbosity = None
 
 
 class ReasoningOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How long the model reasons."""
 
-    effort: Effort | None = None
-    summary: Annotated[Anything, Only()] = UNSET
-    generate_summary: Annotated[Anything, Only()] = UNSET
+    effort: Annotated[Effort | None, Tried()] = None
+    summary: Annotated[Anything, Wish()] = UNSET  # thought is told as it is
+    generate_summary: Annotated[Anything, Wish()] = UNSET
 
 
 class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
@@ -89,9 +92,10 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     reasoning: ReasoningOptions | None = None
     user: ShortText | None = None
     safety_identifier: ShortText | None = None
-    prompt_cache_key: ShortText | None = None  # a hint; the prefix cache needs none
-    prompt_cache_retention: CacheRetention | None = None
-    client_metadata: dict[str, Any] | None = None  # what Codex notes for its own server; it isn't read
+    prompt_cache_key: CacheKey = None
+    prompt_cache_retention: CacheRetention = None
+    prompt_cache_options: CacheOptions = UNSET
+    client_metadata: Annotated[dict[str, Any] | None, Unread()] = None  # what Codex notes for its own server
     include: Annotated[list[ShortText], Meta(max_length=16)] | None = None
     top_logprobs: MostLogprobs | None = None
     tools: ToolList | None = None
@@ -107,19 +111,25 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     max_tool_calls: Annotated[Anything, Only()] = UNSET
     moderation: Annotated[Anything, Only()] = UNSET
     prompt: Annotated[Anything, Only()] = UNSET
-    prompt_cache_options: Annotated[Anything, Only({}, {"mode": "implicit"})] = UNSET
     truncation: Annotated[Anything, Only("disabled", why="no part of a conversation is left out unseen")] = UNSET
 
     def intent(
-        self, earlier: tuple[Message, ...] = (), *, earlier_model: str = "", task_header: str | None = None
+        self,
+        earlier: tuple[Message, ...] = (),
+        *,
+        earlier_model: str = "",
+        task_header: str | None = None,
+        leaves_out_hosted: bool = False,
     ) -> Intent:
-        """The request, its messages after `earlier` ones, which `earlier_model` answered; refuses what can't be
-        honoured, naming the field.
+        """The request, its messages after `earlier` ones, which `earlier_model` answered; refuses demands that can't
+        be held, naming the field.
 
         Instructions come first and count for this response only.
         """
-        self.check()
-        reading = Reading()
+        reading = Reading(leaves_out_hosted=leaves_out_hosted)
+        reading.check(self)
+        check_model(self.model)
+        check_included(self.include or (), reading)
         turns = self._turns(reading)
         reading.note_earlier(earlier)
         instructions = (Message("system", (self.instructions,)),) if self.instructions else ()
@@ -130,15 +140,15 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             kind=Kind.CHAT,
             model=self.model,
             messages=(*instructions, *earlier, *turns),
-            tools=tools_of(self.tools, ResponseTool, self.tool_choice, parallel=self.parallel_tool_calls),
+            tools=tools_of(self.tools, ResponseTool, self.tool_choice, reading, parallel=self.parallel_tool_calls),
             images=reading.images,
             image_at=reading.image_at,
+            not_enforced=reading.not_enforced,
             sampling=self.sampling(
                 self.max_output_tokens,
                 guidance_of(self.text_format, "text.format", self.structured_outputs),
                 logprobs=self._logprobs(),
-                thinking_tokens=self.thinking(None if self.reasoning is None else self.reasoning.effort),
-                thinking_param=self.thinking_field("reasoning.effort"),
+                **self.thinking(None if self.reasoning is None else self.reasoning.effort, "reasoning.effort"),
             ),
             task=task_of(self.metadata, task_header),
             earlier_model=earlier_model,
@@ -154,7 +164,6 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         return None if self.text is None else self.text.format
 
     def _logprobs(self) -> int | None:
-        check_included(self.include or ())
         if self.top_logprobs or _LOGPROBS in (self.include or ()):
             return self.top_logprobs or 0
         return None
@@ -173,11 +182,6 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
     def is_streamed(self) -> bool:
         """Whether the client reads events as they come."""
         return bool(self.stream)
-
-    def check(self) -> None:
-        """Refuse what can't be honoured over any transport."""
-        refuse_unless_neutral(self)
-        check_model(self.model)
 
 
 class InputTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -198,7 +202,7 @@ class InputTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
 
     def response(self) -> ResponseRequest:
         """The request whose input it is; a 400 Refusal for one that has none."""
-        refuse_unless_neutral(self)
+        Fields().check(self)
         if not (self.input or self.instructions or self.previous_response_id):
             raise Refusal(400, "missing_required_parameter", "'input' is required.", param="input")
         return ResponseRequest(

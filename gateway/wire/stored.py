@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.common import Anything, Only, ShortText
+from gateway.wire.common import ShortText
+from gateway.wire.demands import Anything, Only
 
 Included = Annotated[list[ShortText], Meta(max_length=16)]
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from gateway.wire.decode import invalid, require_no_nul
-from inference.types import TemplateValue
+from inference.types import Asked, TemplateValue
 
 FIELD = "chat_template_kwargs"
 THINKS = "enable_thinking"  # what the templates of most models that think or not call it
 TEMPLATE_THINKS = f"{FIELD}.{THINKS}"
+NOT_ASKED: dict[str, Any] = {"thinking_tokens": None, "thinking_asked": Asked.NOT}
 
 # A text ends in the prompt: it is bounded, and control tokens in it are text, as in a message.
 _Value = bool | Annotated[int, Meta(ge=-(2**53), le=2**53)] | float | Annotated[str, Meta(max_length=4096)] | None
@@ -30,16 +31,22 @@ def template_values(given: Mapping[str, TemplateValue | None] | None) -> tuple[t
     return values
 
 
-def thinking_tokens(given: Mapping[str, TemplateValue | None] | None, most: int | None) -> int | None:
-    """Return the most tokens of thought, which the other fields bound to `most`: none where the template is told so.
+def thinking_in_template(
+    given: Mapping[str, TemplateValue | None] | None, thinking: dict[str, Any] = NOT_ASKED
+) -> dict[str, Any]:
+    """Return how long the model thinks, which the other fields say as `thinking`, as the template is told too.
 
     Refuse (400) what contradicts them.
     """
     thinks, at = (given or {}).get(THINKS), TEMPLATE_THINKS
     if thinks is None:
-        return most
+        return thinking
+    most = thinking["thinking_tokens"]
     if not isinstance(thinks, bool):
         raise invalid(at, f"'{at}' is true or false.")
     if thinks if most == 0 else not thinks and most is not None:
         raise invalid(at, f"'{at}' contradicts what 'reasoning_effort' or 'thinking_token_budget' says: leave one out.")
-    return most if thinks else 0
+    told = thinking | {"thinking_tokens": most if thinks else 0}
+    if told["thinking_asked"] is Asked.NOT:
+        told |= {"thinking_asked": Asked.WISH, "thinking_param": at}
+    return told

@@ -9,11 +9,12 @@ from msgspec import UNSET, Meta
 
 from gateway.generation.intent import Intent
 from gateway.wire.chat import Turn
-from gateway.wire.common import Anything, ModelName, Only, check_model, refuse_unless_neutral
+from gateway.wire.common import ModelName, check_model
 from gateway.wire.decode import invalid
+from gateway.wire.demands import Anything, Only
 from gateway.wire.limits import MAX_MESSAGES, MAX_PROMPT_TOKENS, MAX_TOKEN_ID
 from gateway.wire.parts import Reading
-from gateway.wire.template import TemplateValues, template_values, thinking_tokens
+from gateway.wire.template import TemplateValues, template_values, thinking_in_template
 from gateway.wire.tools import ChatTool, ToolList, tools_of
 from inference.types import Kind, SamplingParams
 
@@ -36,7 +37,8 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def intent(self, kind: Kind) -> Intent:
         """The request after all its checks, for a model of that `kind`."""
-        refuse_unless_neutral(self)
+        reading = Reading()
+        reading.check(self)
         check_model(self.model)
         if (self.prompt is None) == (self.messages is None):
             raise invalid("prompt", "Send either 'prompt' or 'messages'.")
@@ -48,16 +50,15 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             return Intent(endpoint="tokenize", kind=kind, model=self.model, prompt=self.prompt)
         if self.add_special_tokens:
             raise invalid("add_special_tokens", "The chat template of 'messages' adds them: leave the field out.")
-        reading = Reading()
         turns = self.messages or ()
         return Intent(
             endpoint="tokenize",
             kind=Kind.CHAT,
             model=self.model,
             messages=tuple(turn.message(reading, f"messages[{index}]") for index, turn in enumerate(turns)),
-            tools=tools_of(self.tools, ChatTool, None, parallel=None),
+            tools=tools_of(self.tools, ChatTool, None, reading, parallel=None),
             template_values=template_values(self.chat_template_kwargs),
-            sampling=SamplingParams(thinking_tokens=thinking_tokens(self.chat_template_kwargs, None)),
+            sampling=SamplingParams(**thinking_in_template(self.chat_template_kwargs)),
             images=reading.images,
             image_at=reading.image_at,
         )

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.common import Anything, Only, refuse_unless_neutral
 from gateway.wire.decode import decode, invalid, unsupported
+from gateway.wire.demands import Anything, Only, Wish
 from gateway.wire.limits import MAX_TOOLS
-from inference.tools import Function, ToolMode, Tools
+from gateway.wire.parts import CacheHint, Reading
+from inference.tools import Function, ToolMode, Tools, in_namespace
 from inference.types import MAX_GUIDANCE_CHARACTERS
 
 DeclaredName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}\Z")]
 Description = Annotated[str, Meta(max_length=65_536)]
 ToolList = Annotated[list[msgspec.Raw], Meta(max_length=MAX_TOOLS)]
 
-_HOSTED = "no hosted tools run here: declare a function, and answer the model's calls of it yourself"
+HOSTED = (
+    "no hosted tools run here: declare a function, and answer the model's calls of it yourself; or let the tenant's "
+    "owners choose on the settings page that hosted tools are left out"
+)
 _TYPES = {
-    "mcp": "no MCP servers are called from here: declare their tools as functions, and call them yourself",
     "custom": "only functions are called: declare one with a parameter for the text",
-    "namespace": "declare its functions one by one",
 }
+# What runs at a provider and not at its client; versions of them have a date behind it.
+_HOSTED = ("web_search", "file_search", "code_interpreter", "image_generation", "computer", "mcp", "tool_search")
 
 
 class DeclaredFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +38,7 @@ class DeclaredFunction(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
     description: Description | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    cache_control: CacheHint = UNSET
 
 
 class ChatTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -40,13 +46,27 @@ class ChatTool(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     type: Literal["function"]
     function: DeclaredFunction
+    cache_control: CacheHint = UNSET
 
 
 class ResponseTool(DeclaredFunction, kw_only=True, forbid_unknown_fields=True):
     """A function in Responses."""
 
     type: Literal["function"]
-    defer_loading: Annotated[Anything, Only(False)] = UNSET
+    defer_loading: Annotated[Anything, Wish(False)] = UNSET  # all are loaded from the beginning
+    output_schema: Annotated[Anything, Wish()] = UNSET
+    allowed_callers: Annotated[Anything, Only(["direct"])] = UNSET
+
+
+class Namespace(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Functions in Responses under a name that they share. The model calls them by both names, and the calls are given
+    back with both.
+    """
+
+    type: Literal["namespace"]
+    name: DeclaredName
+    description: Description | None = None
+    tools: ToolList
 
 
 class _Head(msgspec.Struct):
@@ -99,19 +119,25 @@ def tools_of(
     given: Sequence[msgspec.Raw] | None,
     kind: type[ChatTool | ResponseTool],
     choice: ChatToolChoice | ResponseToolChoice | None,
+    reading: Reading,
     *,
     parallel: bool | None,
 ) -> Tools | None:
     """Return what the fields `tools`, `tool_choice` and `parallel_tool_calls` ask for; None without tools."""
-    functions = tuple(_function(tool, kind, f"tools[{index}]") for index, tool in enumerate(given or ()))
+    functions = tuple(
+        function
+        for index, tool in enumerate(given or ())
+        for function in _functions(tool, kind, reading, f"tools[{index}]")
+    )
     mode, allowed = _chosen(choice)
-    return checked(functions, mode, allowed, parallel=parallel is not False)
+    once = parallel is False or isinstance(choice, ChatNamed | ResponseNamed)
+    return checked(functions, mode, _whole_names(allowed, functions), once=once)
 
 
-def checked(
-    functions: tuple[Function, ...], mode: ToolMode, allowed: tuple[str, ...], *, parallel: bool
-) -> Tools | None:
-    """Return the tools of a request, None without functions; refuse (400) what contradicts itself."""
+def checked(functions: tuple[Function, ...], mode: ToolMode, allowed: tuple[str, ...], *, once: bool) -> Tools | None:
+    """Return the tools of a request, None without functions; refuse (400) what contradicts itself. `once` at most one
+    call is made, as where the client names the function that has to be called.
+    """
     if not functions:
         if allowed or mode is ToolMode.REQUIRED:
             raise invalid("tool_choice", "'tool_choice' names what has to be called: send 'tools' with it.")
@@ -124,7 +150,7 @@ def checked(
     for name in allowed:
         if name not in names:
             raise invalid("tool_choice", f"'tool_choice' names {name[:64]!r}, which isn't among 'tools'.")
-    return Tools(functions, mode, allowed, parallel)
+    return Tools(functions, mode, allowed, parallel=not once)
 
 
 def schema_text(schema: dict[str, Any] | None, at: str) -> str:
@@ -139,16 +165,45 @@ def schema_text(schema: dict[str, Any] | None, at: str) -> str:
     return text
 
 
-def _function(tool: msgspec.Raw, kind: type[ChatTool | ResponseTool], at: str) -> Function:
+def is_left_out(kind: str, hosted: Sequence[str], reading: Reading, at: str) -> bool:
+    """Return whether a tool of the type `kind`, which stands `at`, is a `hosted` one that the tenant leaves out."""
+    named = next((name for name in hosted if kind.startswith(name)), None)
+    if named is None or not reading.leaves_out_hosted:
+        return False
+    reading.wish(f"{at}.{named}")
+    return True
+
+
+def _functions(tool: msgspec.Raw, kind: type[ChatTool | ResponseTool], reading: Reading, at: str) -> Iterator[Function]:
+    """Yield the functions that a tool is: none of a hosted one that is left out, several of a namespace."""
     head = decode(_Head, tool, at=at)
+    if head.type == "namespace" and kind is ResponseTool:
+        space = decode(Namespace, tool, at=at)
+        about = space.description
+        for index, inner in enumerate(space.tools):
+            for function in _functions(inner, ResponseTool, reading, f"{at}.tools[{index}]"):
+                name = in_namespace(space.name, function.name)
+                description = "\n".join(filter(None, (about, function.description)))
+                yield replace(function, name=name, description=description, namespace=space.name)
+                about = None  # which the model reads once
+        return
     if head.type != "function":
-        raise unsupported(f"{at}.type", _TYPES.get(head.type, f"{_HOSTED} ({head.type[:64]!r})"))
+        if not is_left_out(head.type, _HOSTED, reading, at):
+            raise unsupported(f"{at}.type", f"{head.type[:64]!r}: {_TYPES.get(head.type, HOSTED)}")
+        return
     given = decode(kind, tool, at=at)
     declared = given.function if isinstance(given, ChatTool) else given
-    refuse_unless_neutral(given, f"{at}.")
+    reading.check(given, f"{at}.")
     where = f"{at}.{'function.' if isinstance(given, ChatTool) else ''}parameters"
     schema = schema_text(declared.parameters, where)
-    return Function(declared.name, declared.description or "", schema, bool(declared.strict))
+    yield Function(declared.name, declared.description or "", schema, bool(declared.strict))
+
+
+def _whole_names(chosen: tuple[str, ...], functions: tuple[Function, ...]) -> tuple[str, ...]:
+    """Return the names of the `chosen` functions as the model has them: a client may say one without its namespace."""
+    by_own = {function.own_name: function.name for function in functions}
+    known = {function.name for function in functions}
+    return tuple(name if name in known else by_own.get(name, name) for name in chosen)
 
 
 def _chosen(choice: ChatToolChoice | ResponseToolChoice | None) -> tuple[ToolMode, tuple[str, ...]]:

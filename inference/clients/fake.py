@@ -138,7 +138,9 @@ class FakeEngine:
                 )
             wanted = request.sampling.max_tokens
             each = most if wanted is None else min(wanted, most)
-            prepared = Prepared(request, count, each * request.sampling.n)
+            leaves_open = request.sampling.wishes_thought and not options.thinks
+            wishes = (request.sampling.thinking_param,) if leaves_open else ()
+            prepared = Prepared(request, count, each * request.sampling.n, not_enforced=wishes)
         self._prepared[request.id] = (time.monotonic(), prepared)
         return prepared
 
@@ -277,7 +279,7 @@ def _check(options: FakeOptions, request: GenerationRequest) -> None:
     if request.adapter and request.adapter not in options.adapters:
         raise InvalidRequestError("this model takes no adapters", code="unknown_adapter", param="model")
     if request.sampling.demands_thought and not options.thinks:
-        message = f"{options.model} doesn't reason: leave the effort of reasoning out, or set it to none"
+        message = f"{options.model} doesn't reason: leave '{request.sampling.thinking_param}' out, or set it to 0"
         raise InvalidRequestError(message, code="reasoning_not_supported", param=request.sampling.thinking_param)
     if request.tools is not None and request.tools.mode is ToolMode.REQUIRED and not options.guides:
         message = f"'{request.tools.param}': {options.model} can't guide its answers"

@@ -41,7 +41,7 @@ class WorkerEngine:
     async def prepare(self, request: GenerationRequest) -> Prepared:
         session = self._session
         reply: PreparedReply = await session.call(Prepare(session.next_call(), self.deployment, request))
-        return Prepared(request, reply.prompt_tokens, reply.max_output)
+        return Prepared(request, reply.prompt_tokens, reply.max_output, not_enforced=reply.not_enforced)
 
     async def tokenize(self, request: GenerationRequest, *, special: bool = True, with_texts: bool = False) -> Tokens:
         session = self._session

@@ -28,6 +28,11 @@ class Grammar(Protocol):
     """A compiled guidance; any thread may begin a matcher."""
 
     @property
+    def not_enforced(self) -> tuple[str, ...]:
+        """The keywords of its schemas that it does without."""
+        ...
+
+    @property
     def is_thought(self) -> bool:
         """Whether it holds nothing but a thought to its bound."""
         ...

@@ -118,8 +118,8 @@ def _refused(kind: GuidanceKind, problem: str) -> _Refusal:
     what, text = _WHAT[kind], library.worded(problem)
     if problem == TOO_LONG or _COMPLEX.search(text):
         return _Refusal("guidance_too_complex", f"{what} is too complex: {text}")
-    if keys := re.search(r"Unimplemented keys: \[(.*)\]", text):
-        names = ", ".join(f"'{name}'" for name in re.findall(r'"([^"]+)"', keys.group(1)))
+    if "Unimplemented keys" in text:
+        names = ", ".join(f"'{name}'" for name in library.keywords_in([text]))
         return _Refusal("guidance_unsupported", f"{what} can't be enforced because of {names}: leave that out")
     if reference := re.match(r"Resource '(.*)' is not present", text):
         message = f"'$ref' to {reference.group(1)!r} isn't supported, only references within the schema are"

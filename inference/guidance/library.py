@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,16 @@ _LONGEST_PROBLEM = 300
 _WORN = "lexer error"  # how the library begins to tell of the lexer's limits, which all copies of a matcher share
 
 
+def options_of(*, strict: bool, whitespace: str | None = None) -> JsonCompileOptions:
+    """Return how a schema is compiled, with that white space: where it isn't `strict` without what can't be held."""
+    options: JsonCompileOptions = {"lenient": not strict, "coerce_one_of": not strict}
+    if pattern := WHITESPACE if whitespace is None else whitespace:
+        options["whitespace_pattern"] = pattern
+    else:
+        options["whitespace_flexible"] = False
+    return options
+
+
 def text_of(guidance: Guidance) -> str:
     """Return what llguidance compiles for `guidance`; raise ValueError for a schema that is no JSON."""
     from llguidance import LLMatcher
@@ -41,13 +51,8 @@ def text_of(guidance: Guidance) -> str:
     match guidance.kind:
         case GuidanceKind.JSON_SCHEMA | GuidanceKind.JSON_OBJECT:
             schema = '{"type":"object"}' if guidance.kind is GuidanceKind.JSON_OBJECT else guidance.source
-            pattern = WHITESPACE if guidance.whitespace is None else guidance.whitespace
             # As overrides, since a schema may bring options of its own, such as to ignore what can't be enforced.
-            options: JsonCompileOptions = {"lenient": False, "coerce_one_of": False}
-            if pattern:
-                options["whitespace_pattern"] = pattern
-            else:
-                options["whitespace_flexible"] = False
+            options = options_of(strict=guidance.strict, whitespace=guidance.whitespace)
             return LLMatcher.grammar_from_json_schema(schema, overrides=options)
         case GuidanceKind.REGEX:
             return LLMatcher.grammar_from_regex(guidance.source)
@@ -113,6 +118,7 @@ class CompiledGrammar:
         self._compiled = compiled
         self._lock = threading.Lock()
         self.shared = compiled()
+        self.not_enforced = keywords_in(self.shared.get_grammar_warnings())
 
     def begin(self) -> Matcher:
         return _LibraryMatcher(self)
@@ -158,6 +164,19 @@ class _LibraryMatcher:
         for each in self._tokens:  # each is a step with its own limits
             self._matcher.consume_token(each)
         return True
+
+
+def keywords_in(problems: Iterable[str]) -> tuple[str, ...]:
+    """Return the keywords of schemas that llguidance's `problems` are about."""
+    found: dict[str, None] = {}
+    for problem in problems:
+        if keys := re.search(r"Unimplemented keys: \[(.*)\]", problem):
+            found |= dict.fromkeys(re.findall(r'"([^"]+)"', keys.group(1)))
+        elif problem.startswith("Unknown format"):
+            found["format"] = None
+        elif problem.startswith("oneOf"):
+            found["oneOf"] = None
+    return tuple(found)
 
 
 def _require(matcher: Any) -> None:

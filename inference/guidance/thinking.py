@@ -47,6 +47,10 @@ class ThinkingGrammar:
     inner: Grammar | None
 
     @property
+    def not_enforced(self) -> tuple[str, ...]:
+        return () if self.inner is None else self.inner.not_enforced
+
+    @property
     def is_thought(self) -> bool:
         return self.inner is None
 

@@ -78,7 +78,7 @@ class Chats:
             message = "this model takes no tools: leave them out, or choose another model"
             raise InvalidRequestError(message, code="tools_not_supported", param="tools")
         if self.markers is None and request.sampling.demands_thought:
-            message = "this model doesn't reason: leave the effort of reasoning out, or set it to none"
+            message = f"this model doesn't reason: leave '{request.sampling.thinking_param}' out, or set it to 0"
             raise InvalidRequestError(message, code="reasoning_not_supported", param=request.sampling.thinking_param)
         self._check_values(request)
         return Rendering(
@@ -90,6 +90,11 @@ class Chats:
             thinks=request.sampling.thinking_tokens != 0,
             values=request.template_values,
         )
+
+    def open_wishes(self, request: GenerationRequest) -> tuple[str, ...]:
+        """Return the fields of the request's wishes that this model leaves open."""
+        leaves_open = self.markers is None and request.sampling.wishes_thought
+        return (request.sampling.thinking_param,) if leaves_open else ()
 
     def _check_values(self, request: GenerationRequest) -> None:
         """Refuse a value for which the template has no place; it would leave it out without a word."""

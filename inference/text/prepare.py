@@ -33,7 +33,8 @@ class Prompt:
     Those of a score request are its pairs, whose second texts begin at `seconds`; a classification has `labels`.
 
     `max_output` is the most tokens that one answer may have, 0 for embeddings. `parsing` is how the answer is read,
-    None where it is nothing but text. `adapter` is the key of its adapter in memory.
+    None where it is nothing but text. `adapter` is the key of its adapter in memory, `not_enforced` are the request's
+    wishes that are left open.
     """
 
     request: GenerationRequest
@@ -46,6 +47,7 @@ class Prompt:
     grammar: Grammar | None = None
     parsing: Parsing | None = None
     adapter: str = ""
+    not_enforced: tuple[str, ...] = ()
 
     @property
     def most_output(self) -> int:
@@ -161,6 +163,7 @@ class Preparer:
         if request.resumed is not None:
             self._check_ids(request.resumed.tokens, field)
         guidance = self._chats.guidance(request)
+        wishes = self._chats.open_wishes(request)
         if guidance is None:
             grammar = None
         elif grammar is None:
@@ -168,13 +171,24 @@ class Preparer:
                 message = f"'{guidance.param}': this model's answers can't be guided"
                 raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)
             grammar = self._grammars.compiled(guidance)
+        if guidance is not None and grammar is not None:
+            wishes += guidance.fields_of(grammar.not_enforced)
         if request.adapter and not adapter and self._load_adapter is not None:
             adapter = self._load_adapter(request.adapter, request.domain)
         keys = self._keys.keys(request.domain, ids, adapter) if self._keys is not None else []
         parsing = self._parsing(request, tokenizer, ids)
         if parsing is not None and (grammar is not None or request.sampling.thinking_tokens is not None):
             grammar = self._behind_thought(grammar, parsing, tokenizer, request.sampling.thinking_tokens)
-        return Prompt(request, most, ids=ids, keys=keys, grammar=grammar, parsing=parsing, adapter=adapter)
+        return Prompt(
+            request,
+            most,
+            ids=ids,
+            keys=keys,
+            grammar=grammar,
+            parsing=parsing,
+            adapter=adapter,
+            not_enforced=wishes,
+        )
 
     def _parsing(self, request: GenerationRequest, tokenizer: Tokenizer, ids: Sequence[int]) -> Parsing | None:
         """Return how the answer behind the prompt `ids` is read."""

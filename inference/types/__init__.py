@@ -39,6 +39,7 @@ from inference.types.requests import (
 )
 from inference.types.sampling import (
     MAX_GUIDANCE_CHARACTERS,
+    Asked,
     Guidance,
     GuidanceKind,
     SamplingParams,
@@ -49,6 +50,7 @@ __all__ = [
     "BOUNDS",
     "LOADING",
     "MAX_GUIDANCE_CHARACTERS",
+    "Asked",
     "CallPiece",
     "Delta",
     "EngineFault",

@@ -81,13 +81,15 @@ class Prepared:
 
     `exact` is False where the count is an estimate: credit is held for 5 % more, and no more than that is charged.
     `max_output` is the most tokens that the request may generate: its
-    max_tokens, or what the context leaves. The token ids stay in the worker, for 30 s.
+    max_tokens, or what the context leaves. The token ids stay in the worker, for 30 s. `not_enforced` are the request's
+    wishes that the engine leaves open, as the client calls their fields.
     """
 
     request: GenerationRequest
     prompt_tokens: int
     max_output: int
     exact: bool = True
+    not_enforced: tuple[str, ...] = ()
 
     @property
     def most_prompt(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
 from typing import Any
@@ -10,6 +10,14 @@ from typing import Any
 from inference.values import value
 
 MAX_GUIDANCE_CHARACTERS = 262_144  # of all that one answer is held to
+
+
+class Asked(StrEnum):
+    """How a client asks for something: a demand that can't be held is refused, a wish is told (`not_enforced`)."""
+
+    DEMAND = "demand"
+    WISH = "wish"
+    NOT = "not"
 
 
 class GuidanceKind(StrEnum):
@@ -29,19 +37,27 @@ class Guidance:
     `source` is a JSON Schema in JSON, a regular expression for the whole answer (without look-around and references
     back), or a grammar in Lark with the rule `start`; `choices` are the answers of a CHOICE. Between the tokens of JSON
     stands `whitespace`: None permits a little, "" none, anything else is a regular expression of what may stand there.
-    `param` is what the client calls the field, for errors; it makes no other guidance.
+    `param` is what the client calls the field, for errors, and `schema_at` (empty: the same) what it calls that of the
+    schema; they make no other guidance. Of a schema that isn't `strict`, keywords that can't be held are left out and
+    told.
     """
 
     kind: GuidanceKind
     source: str = ""
     choices: tuple[str, ...] = ()
     whitespace: str | None = None
+    strict: bool = True
     param: str = field(default="guidance", compare=False)
+    schema_at: str = field(default="", compare=False)
 
     @property
     def characters(self) -> int:
         """How long its source, or its choices are."""
         return len(self.source) + sum(map(len, self.choices))
+
+    def fields_of(self, keywords: Iterable[str]) -> tuple[str, ...]:
+        """Return what the client calls these keywords of its schema."""
+        return tuple(f"{self.schema_at or self.param}.{keyword}" for keyword in keywords)
 
 
 @value
@@ -64,9 +80,9 @@ class SamplingParams:
     all of the above; `prompt_logprobs` for the same of each prompt token but the first. With `echo` the text begins
     with the prompt's. `n` answers are generated; of `best_of` answers the `n` of the highest mean log-probability
     (of all their tokens, thought and calls too) count, and nothing is sent before all have ended. Behind
-    `thinking_tokens` of thought the marker that ends it is forced; 0 asks for none (None: as the model likes). A model
-    that doesn't think refuses such a bound, unless it needn't (`must_think` False). `thinking_param` is what the client
-    calls the field that says so, for errors.
+    `thinking_tokens` of thought the marker that ends it is forced; 0 asks for none (None: as the model likes). `effort`
+    says the same in a word, for servers that take one. `thinking_asked` says how the client asks for it, and
+    `thinking_param` in which field.
     """
 
     max_tokens: int | None = None
@@ -92,13 +108,19 @@ class SamplingParams:
     best_of: int | None = None
     guidance: Guidance | None = None
     thinking_tokens: int | None = None
-    must_think: bool = True
+    effort: str = ""
+    thinking_asked: Asked = Asked.DEMAND
     thinking_param: str = field(default="thinking_token_budget", compare=False)
 
     @property
     def demands_thought(self) -> bool:
         """Whether a model that doesn't think has to refuse the request."""
-        return self.must_think and bool(self.thinking_tokens)
+        return self.thinking_asked is Asked.DEMAND and bool(self.thinking_tokens)
+
+    @property
+    def wishes_thought(self) -> bool:
+        """Whether a model that doesn't think leaves a wish of the client's open."""
+        return self.thinking_asked is Asked.WISH and self.thinking_tokens != 0
 
     @property
     def answers(self) -> int:

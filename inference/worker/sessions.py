@@ -366,7 +366,7 @@ class Reader:
             raise OverloadedError("the gateway has too many prepared requests here")
         prepared = PreparedPrompt(deployment, prompt, self._clock() + self._prepared_seconds, size)
         session.add_prepared(message.request.id, prepared)
-        self._send(session, PreparedReply(message.call, prompt.tokens, prompt.most_output))
+        self._send(session, PreparedReply(message.call, prompt.tokens, prompt.most_output, prompt.not_enforced))
 
     def _submit(self, session: Session, message: Submit) -> None:
         prepared = session.pop_prepared(message.id)

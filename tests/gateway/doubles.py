@@ -120,6 +120,7 @@ def make_principal(wallet=None, **terms):
         "allowed_models": frozenset(),
         "default_task": "chat",
         "response_storage": "on_request",
+        "leaves_out_hosted": False,
         "request_bucket": Bucket(f"{{{tenant}}}:requests", "requests", 60, 60_000_000, 60),
         "stamp": Stamp(1),
         "credit_bucket": Bucket(f"{{{tenant}}}:credits", "credits", 10_000_000, 60_000_000, 10_000_000),

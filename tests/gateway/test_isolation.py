@@ -46,7 +46,10 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "api-audit": [("get", {}, {}), ("get", {}, {"action": "key.created"})],
     "console-audit": [("get", {}, {}), ("get", {}, {"action": "key.created"})],
     "api-route-explain": [("post", {}, {"model": "auto"})],
-    "console-settings": [("get", {}, {}), ("post", {}, {"response_storage": "forbidden"})],
+    "console-settings": [
+        ("get", {}, {}),
+        ("post", {}, {"response_storage": "forbidden", "hosted_tools": "leave_out"}),
+    ],
     "console-chat": [("get", {}, {})],
     "console-account": [("get", {}, {})],
     "console-usage": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"before": "{request}"})],

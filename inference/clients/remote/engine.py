@@ -91,7 +91,9 @@ class RemoteEngine:
         self._check_images(request)
         self._check_stops(request)
         count = await self._count(request)
-        prepared = Prepared(request, count.tokens, self._most_output(request, count, info), exact=count.is_exact)
+        most = self._most_output(request, count, info)
+        wishes = self._dialect.open_wishes(request.sampling)
+        prepared = Prepared(request, count.tokens, most, exact=count.is_exact, not_enforced=wishes)
         now = time.monotonic()
         while self._prepared and next(iter(self._prepared.values()))[0] < now - PREPARED_SECONDS:
             self._prepared.popitem(last=False)

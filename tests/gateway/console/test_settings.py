@@ -31,11 +31,20 @@ def test_an_owner_decides_whether_responses_are_stored(acme):
     client = acme.client()
     assert PAGE in client.get("/usage/").content.decode()
     assert 'value="on_request" id="id_response_storage_1" required checked' in client.get(PAGE).content.decode()
-    answer = client.post(PAGE, {"response_storage": "forbidden"}, follow=True)
+    answer = client.post(PAGE, {"response_storage": "forbidden", "hosted_tools": "refuse"}, follow=True)
     assert "The settings are saved." in answer.content.decode()
     assert storage_of(acme) == "forbidden"
     change = ("owner@acme.example", {"response_storage": "on_request"}, {"response_storage": "forbidden"})
     assert changes_of(acme) == [change]
+
+
+def test_an_owner_decides_what_becomes_of_hosted_tools(acme):
+    client = acme.client()
+    client.post(PAGE, {"response_storage": "on_request", "hosted_tools": "leave_out"})
+    changes = [({"hosted_tools": "refuse"}, {"hosted_tools": "leave_out"})]
+    assert [(before, after) for _, before, after in changes_of(acme)] == changes
+    changed = patch(client, {"hosted_tools": "refuse"}).json()
+    assert (changed["hosted_tools"], changed["response_storage"]) == ("refuse", "on_request")
 
 
 def test_the_management_api_says_and_changes_it(acme, people):
@@ -59,7 +68,12 @@ def test_others_may_not(acme, people, role):
 
 @pytest.mark.parametrize(
     ("body", "field"),
-    [({}, "response_storage"), ({"response_storage": "sometimes"}, "response_storage"), ({"name": "Mine"}, "name")],
+    [
+        ({}, "response_storage"),
+        ({"response_storage": "sometimes"}, "response_storage"),
+        ({"hosted_tools": "run"}, "hosted_tools"),
+        ({"name": "Mine"}, "name"),
+    ],
     ids=str,
 )
 def test_what_is_wrong_is_named(acme, body, field):

@@ -141,9 +141,11 @@ async def test_cancel_while_starting_stops_the_start(socket, world, monkeypatch)
     assert (await socket.until(*ENDS))[-1]["response"]["status"] == "cancelled"
 
 
-async def test_cancel_of_nothing_is_harmless(socket):
-    socket.send({"type": "response.cancel"})
-    socket.send({"type": "response.cancel", "response_id": "resp_x"})
+@pytest.mark.parametrize("named", [{}, {"stream_id": "a"}, {"response_id": "resp_x"}])
+async def test_cancel_of_nothing_says_so_and_is_harmless(socket, named):
+    socket.send({"type": "response.cancel", "event_id": "event_1", **named})
+    error = (await socket.receive())["error"]
+    assert (error["code"], error["event_id"]) == ("response_not_running", "event_1")
     assert (await ask(socket))[-1]["type"] == "response.completed"
 
 
@@ -326,7 +328,6 @@ async def test_error_names_the_clients_event(socket, event, code):
 
 
 async def test_events_with_ids_are_taken(socket):
-    socket.send({"type": "response.cancel", "event_id": "event_1"})
     assert (await ask(socket, event_id="event_2"))[-1]["type"] == "response.completed"
 
 

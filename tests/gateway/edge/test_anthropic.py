@@ -15,7 +15,7 @@ from billing.writer.operations import Settle
 from gateway.edge.messages import NO_OBJECT, SIGNATURE
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from inference.tools import ToolMode
-from inference.types import GuidanceKind
+from inference.types import Asked, GuidanceKind
 from tests.gateway.edge.client import ask
 from tests.gateway.edge.world import COST, KEY, PROMPT_COST
 from tests.gateway.wire.test_images import png
@@ -209,7 +209,6 @@ async def test_what_other_models_hid_is_refused_by_name(app, kind):
         ("max_tokens", 0, "invalid_value", "max_tokens"),
         ("container", {"id": "c"}, "unsupported_parameter", "container"),
         ("mcp_servers", [{"url": "https://example.com"}], "unsupported_parameter", "mcp_servers"),
-        ("speed", "fast", "unsupported_parameter", "speed"),
         ("messages", [*HI, {"role": "assistant", "content": "{"}], "unsupported_parameter", "messages[1].role"),
         ("thread", {"type": "create"}, "thread_unsupported_request", "thread"),
         ("colour", "red", "unknown_parameter", "colour"),
@@ -237,7 +236,7 @@ async def test_what_an_agent_sends_is_taken(world, app):
     answer = await ask(app, f"{MESSAGES}?beta=true", body, headers=betas)
     assert answer.status == 200, answer.body
     assert answer.json()["context_management"] == {"applied_edits": []}
-    assert (world.intent.sampling.thinking_tokens, world.intent.sampling.must_think) == (4096, False)
+    assert (world.intent.sampling.thinking_tokens, world.intent.sampling.thinking_asked) == (4096, Asked.WISH)
 
 
 async def test_tools_are_called_in_a_loop_by_the_sdk(world, client):

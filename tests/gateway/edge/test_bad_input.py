@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import time
 
@@ -205,16 +206,9 @@ def test_recursion_is_a_refusal(monkeypatch):
         ({"store": True}, "unsupported_parameter", "store"),
         ({"audio": {"voice": "x"}}, "unsupported_parameter", "audio"),
         ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities"),
-        ({"reasoning_effort": "high"}, "reasoning_not_supported", "reasoning_effort"),
         ({"thinking_token_budget": 9}, "reasoning_not_supported", "thinking_token_budget"),
         ({"service_tier": "scale"}, "invalid_value", "service_tier"),
-        ({"prediction": {"type": "content"}}, "unsupported_parameter", "prediction"),
         ({"web_search_options": {}}, "unsupported_parameter", "web_search_options"),
-        (
-            {"stream": True, "stream_options": {"include_obfuscation": True}},
-            "unsupported_parameter",
-            "stream_options.include_obfuscation",
-        ),
     ],
 )
 async def test_wrong_chat_field_is_named(app, change, code, param):
@@ -224,6 +218,27 @@ async def test_wrong_chat_field_is_named(app, change, code, param):
 async def test_task_in_the_header_that_no_database_takes_is_refused(app):
     answer = await ask(app, CHAT, SAY, headers={"x-sluice-task": "x" * 41})
     assert_error(answer, 400, "invalid_value", param="x-sluice-task")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"model": "\\ud800"}', "half a character"),
+        (b'{"model": "a \\ude00 b"}', "half a character"),
+        (b'{"model": "\xff"}', "not UTF-8"),
+        (codecs.BOM_UTF8 + json.dumps(SAY).encode(), "byte order mark"),
+        (json.dumps(SAY).encode("utf-16"), "UTF-16"),
+        (json.dumps(SAY).encode("utf-16-le"), "UTF-16"),
+        (b'{"model": "small"', "truncated"),
+    ],
+)
+async def test_a_body_that_is_no_json_says_why(app, body, says):
+    assert says in assert_error(await ask(app, CHAT, body), 400, "invalid_json")["message"]
+
+
+async def test_a_whole_number_with_a_point_says_so(app):
+    error = assert_error(await ask(app, CHAT, {**SAY, "max_tokens": 8.0}), 400, "invalid_type", param="max_tokens")
+    assert "8, not 8.0" in error["message"]
 
 
 @pytest.mark.parametrize("missing", ["model", "messages"])

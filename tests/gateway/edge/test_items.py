@@ -48,7 +48,7 @@ async def test_chat_chunks_have_thought_text_and_calls(app, thinking):
     events = (await ask(app, CHAT, {**SAY, "stream": True})).events()
     choices = [data["choices"][0] for _, data in events[:-1]]
     assert [choice["delta"] for choice in choices] == [
-        {"role": "assistant", "content": ""},
+        {"role": "assistant"},
         {"reasoning_content": "Rain"},
         {"reasoning_content": "?"},
         {"content": "Let me look."},

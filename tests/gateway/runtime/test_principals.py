@@ -73,6 +73,9 @@ def test_key_is_resolved_by_one_query():
         world.key_id,
     )
     assert (principal.plan, principal.concurrency, principal.allowed_models) == ("test", 7, frozenset({"fake"}))
+    assert not principal.leaves_out_hosted
+    tenants.set_settings(tenant=world.tenant, hosted_tools="leave_out")
+    assert load_by_key(world.secret).leaves_out_hosted
     assert principal.request_bucket.key != principal.credit_bucket.key
     assert principal.credit_bucket.period_us == 60_000_000
 

@@ -1,10 +1,16 @@
-"""docs/fields.md has the tables that the structs make."""
+"""docs/fields.md has the tables that the structs make, and requests are looked at as these say."""
 
 from __future__ import annotations
 
-import pytest
+from typing import Annotated, Any
 
-from gateway.wire.fields import APIS, PAGE, honoured, neutral, written
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from gateway.errors.refusal import Refusal
+from gateway.wire.demands import Anything, Fields, Only, Tried, Unread, Wish
+from gateway.wire.fields import APIS, DEMAND, PAGE, REFUSED, TRIED, UNREAD, WISH, Row, rows, written
 
 
 def test_the_page_is_as_the_structs_are():
@@ -13,15 +19,52 @@ def test_the_page_is_as_the_structs_are():
     assert [name for name in APIS if f"<!-- fields: {name} -->" not in page] == []
 
 
-@pytest.mark.parametrize("api", APIS)
-def test_every_field_is_in_one_table(api):
-    assert not honoured(api).keys() & neutral(api).keys()
+def test_tables_say_what_a_field_is_and_takes():
+    chat, over_websocket = rows("Chat Completions"), rows("Responses over a websocket")
+    assert chat["temperature"] == Row(DEMAND, "a number from 0 to 2")
+    texts = "text (at most 256 characters), or a list (at most 16): text (at most 256 characters)"
+    assert chat["stop"] == Row(DEMAND, texts)
+    assert chat["modalities"] == Row(REFUSED, 'only `["text"]`')
+    assert chat["messages[].name"] == Row(WISH, "text (at most 512 characters)")
+    assert chat["messages[].parsed"] == Row(UNREAD, "any value")
+    assert rows("Responses")["reasoning.effort"].is_what == TRIED
+    only = {name: row.takes for name, row in over_websocket.items() if row.is_what == REFUSED}
+    assert only == {"background": "only `false`", "stream": "only `true`"}
 
 
-def test_tables_say_what_a_field_takes():
-    chat = honoured("Chat Completions")
-    assert chat["temperature"] == "a number from 0 to 2"
-    assert chat["stop"] == "text (at most 256 characters), or a list (at most 16): text (at most 256 characters)"
-    assert chat["service_tier"] == "`auto`, `default`, `flex`, `priority`"
-    assert neutral("Chat Completions")["modalities"] == ['["text"]']
-    assert neutral("Responses over a websocket") == {"background": ["false"], "stream": ["true"]}
+class _Inner(msgspec.Struct):
+    hint: Annotated[Anything, Wish({})] = UNSET
+
+
+class _Asked(msgspec.Struct):
+    demand: int = 0
+    refused: Annotated[Anything, Only(1, why="of age", instead="send another")] = UNSET
+    wish: Annotated[bool | None, Wish(False)] = None
+    tried: Annotated[str | None, Tried()] = None
+    unread: Annotated[Anything, Unread()] = UNSET
+    inner: _Inner | None = None
+
+
+@pytest.mark.parametrize(
+    ("asked", "not_enforced"),
+    [
+        ({}, ()),
+        ({"demand": 7, "tried": "x", "unread": "x"}, ()),
+        ({"refused": 1, "wish": False, "inner": {"hint": {}}}, ()),
+        ({"refused": None, "wish": None, "inner": {"hint": None}}, ()),
+        ({"wish": True, "inner": {"hint": 0}}, ("at[].wish", "at[].inner.hint")),
+    ],
+)
+def test_wishes_are_told_unless_they_ask_for_nothing(asked: dict[str, Any], not_enforced: tuple[str, ...]):
+    fields = Fields()
+    for place in range(2):  # as often as it stands there, a wish is told once
+        fields.check(msgspec.convert(asked, _Asked), f"at[{place}].")
+    assert fields.not_enforced == not_enforced
+
+
+@pytest.mark.parametrize("value", [0, True, "1"])
+def test_demands_that_cannot_be_held_are_refused(value: object):
+    with pytest.raises(Refusal) as caught:
+        Fields().check(_Asked(refused=value), "at.")
+    assert caught.value.param == "at.refused"
+    assert caught.value.message == "'at.refused' is not supported (of age): send another."

@@ -18,7 +18,7 @@ from inference.clients.remote.tokens import Count, estimated, number
 from inference.clients.remote.usage import Report
 from inference.errors import EngineError, InvalidRequestError
 from inference.tools import ToolMode
-from inference.types import GenerationRequest, Guidance, GuidanceKind, SamplingParams, Tokens
+from inference.types import Asked, GenerationRequest, Guidance, GuidanceKind, SamplingParams, Tokens
 from inference.validation import check_guidance
 
 Ask = Callable[..., Coroutine[Any, Any, Any]]
@@ -31,6 +31,8 @@ _GUIDED = {
     GuidanceKind.CHOICE: "choices",
     GuidanceKind.LARK: "a grammar in Lark",
 }
+# The words that all versions know of a server that takes an effort. That there is to be none, the template is told.
+_EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 _MOST_COUNTED = 16  # inputs of one embedding request that are counted one by one
 
 
@@ -67,6 +69,7 @@ class Dialect:
     scores: ClassVar[bool] = False  # pairs of texts, at /v1/score
     takes_reasoning: ClassVar[bool] = False  # earlier messages may have `reasoning_content`
     takes_values: ClassVar[bool] = False  # for the chat template, as `chat_template_kwargs`
+    takes_effort: ClassVar[bool] = False  # of reasoning, in a word
 
     # -- what is sent -----------------------------------------------------------------------------------------------
 
@@ -85,7 +88,7 @@ class Dialect:
             "logprobs": sampling.logprobs is not None,
             "prompt_logprobs": sampling.prompt_logprobs is not None,
             "echo": sampling.echo,
-            "thinking_token_budget": sampling.demands_thought,
+            sampling.thinking_param: sampling.demands_thought,
         }
         for name, is_wanted in wanted.items():
             if is_wanted and name not in self.extras:
@@ -100,6 +103,13 @@ class Dialect:
                 message = f"'{guidance.param}': the engine of this model can't hold answers to {what}."
                 raise InvalidRequestError(message, code="guidance_unsupported", param=guidance.param)
             self.guidance(guidance)
+
+    def open_wishes(self, sampling: SamplingParams) -> tuple[str, ...]:
+        """Return the fields of a request's wishes that this server can't be told."""
+        if sampling.thinking_asked is not Asked.WISH:
+            return ()
+        is_told = self.takes_values if sampling.thinking_tokens == 0 else self.takes_effort and bool(sampling.effort)
+        return () if is_told else (sampling.thinking_param,)
 
     def check_prompt(self, request: GenerationRequest) -> None:
         """Raise `InvalidRequestError` for a raw prompt whose answer this server can't guide, and for values of the chat
@@ -123,7 +133,7 @@ class Dialect:
         """
         if guidance.kind is GuidanceKind.JSON_OBJECT:
             return {"response_format": {"type": "json_object"}}
-        named = {"name": "answer", "schema": schema_of(guidance), "strict": True}
+        named = {"name": "answer", "schema": schema_of(guidance), "strict": guidance.strict}
         return {"response_format": {"type": "json_schema", "json_schema": named}}
 
     def chat(self, request: GenerationRequest, model: str, max_tokens: int, salt: str) -> dict[str, Any]:
@@ -157,6 +167,8 @@ class Dialect:
             body[self.repetition] = sampling.repetition_penalty
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        if self.takes_effort and sampling.effort in _EFFORTS:
+            body["reasoning_effort"] = _EFFORTS[sampling.effort]
         if sampling.guidance is not None:
             body |= self.guidance(sampling.guidance)
         return body
@@ -168,11 +180,9 @@ class Dialect:
         return {"prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt)}
 
     def template(self, request: GenerationRequest) -> dict[str, Any]:
-        """Return the field with the values of the model's template: the client's, and of servers that tell thought from
-        text that none is wanted.
-        """
+        """Return the field with the values of the model's template: the client's, and that no thought is wanted."""
         values: dict[str, Any] = dict(request.template_values) if self.takes_values else {}
-        if self.takes_reasoning and request.sampling.thinking_tokens == 0:
+        if self.takes_values and request.sampling.thinking_tokens == 0:
             values["enable_thinking"] = False
         return {"chat_template_kwargs": values} if values else {}
 

@@ -18,6 +18,7 @@ class SGLang(SaltingDialect):
     name = "sglang"
     takes_reasoning = True
     takes_values = True
+    takes_effort = True
     probe = "/health"
     no_top_k = -1
     guides = frozenset(GuidanceKind) - {GuidanceKind.LARK}  # its grammars are in another notation

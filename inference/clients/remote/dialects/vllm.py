@@ -17,6 +17,7 @@ class VLLM(SaltingDialect):
     name = "vllm"
     takes_reasoning = True
     takes_values = True
+    takes_effort = True
     probe = "/health"
     no_top_k = -1
     guides = frozenset(GuidanceKind)
