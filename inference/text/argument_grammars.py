@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from inference.errors import InvalidRequestError
-from inference.guidance.library import WHITESPACE
+from inference.guidance.library import options_of
 from inference.text.call_formats import STRING, Body, CallFormat
 from inference.text.parameter_kinds import LOCAL, branches
 
-JSON_OPTIONS: Mapping[str, Any] = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
 _NOTES = frozenset({"title", "description", "default", "examples", "deprecated", "$comment", "$schema", "x-guidance"})
 _DEFINED = frozenset({"$defs", "definitions"})
 _OBJECT = _NOTES | _DEFINED | {"type", "properties", "required", "additionalProperties"}
@@ -51,9 +50,23 @@ class ArgumentRules:
         self._name = ""
         self._root: Mapping[str, Any] = {}
         self._has_any = False
+        self._options = options_of(strict=True)
 
-    def arguments(self, name: str, schema: Mapping[str, Any] | None) -> str:
-        """Return the rule of the arguments of the function `name`, held to `schema`; of any where that is None."""
+    def arguments(self, name: str, schema: Mapping[str, Any] | None, *, strict: bool = True) -> tuple[str, bool]:
+        """Return the rule of the arguments of the function `name`, and whether they are held to `schema` as far as that
+        is asked: of any where that is None, or isn't `strict` and can't be held.
+        """
+        self._options = options_of(strict=strict)
+        rules, has_any = [*self.rules], self._has_any
+        try:
+            return self._held(name, schema), True
+        except InvalidRequestError as error:
+            if strict or error.code != "guidance_unsupported":
+                raise
+        self.rules, self._has_any = rules, has_any
+        return self._held(name, None), False
+
+    def _held(self, name: str, schema: Mapping[str, Any] | None) -> str:
         self._name, self._root = name, schema or {}
         try:
             return self._arguments(schema)
@@ -248,7 +261,7 @@ class ArgumentRules:
                 told = [f"{self._literal(before)} {key} {self._literal(way)} {self._text({}, behind)}" for way in ways]
                 return f"({' | '.join(told)})*"
             case Body.PYTHON:
-                pair = f'{key} "=" %json {json.dumps({"x-guidance": JSON_OPTIONS})}'
+                pair = f'{key} "=" %json {json.dumps({"x-guidance": self._options})}'
                 return f'({pair} (", " {pair})*)?'
             case _:
                 return self._any("any_pairs")
@@ -258,7 +271,7 @@ class ArgumentRules:
             if not reference.startswith(LOCAL):
                 raise self._refusal(f"'$ref' to {reference!r}")
         defined = {key: self._root[key] for key in _DEFINED if key in self._root}
-        schema = {**given, **defined, "x-guidance": JSON_OPTIONS} if isinstance(given, dict) else given
+        schema = {**given, **defined, "x-guidance": self._options} if isinstance(given, dict) else given
         return f"%json {json.dumps(schema)}"
 
     def _check(self, schema: Mapping[str, Any], known: frozenset[str]) -> None:

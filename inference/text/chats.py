@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inference.errors import InvalidRequestError
+from inference.guidance.schemas import loosened_guidance
 from inference.guidance.thinking import Thought
 from inference.text.answer import Markers, Parsing
 from inference.text.call_formats import FORMATS, GENERIC, CallFormat
@@ -110,6 +111,7 @@ class Chats:
     def guidance(self, request: GenerationRequest) -> Guidance | None:
         """Return what the answer is held to: what its tools ask for, and where it calls none what the client does."""
         wanted, tools = request.sampling.guidance, request.tools
+        wanted = None if wanted is None else loosened_guidance(wanted)
         if self.calls is None or request.prompt is not None:
             return wanted
         if tools is None:

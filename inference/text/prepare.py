@@ -172,7 +172,7 @@ class Preparer:
                 raise InvalidRequestError(message, code="guidance_unavailable", param=guidance.param)
             grammar = self._grammars.compiled(guidance)
         if guidance is not None and grammar is not None:
-            wishes += guidance.fields_of(grammar.not_enforced)
+            wishes += guidance.not_enforced(grammar.not_enforced)
         if request.adapter and not adapter and self._load_adapter is not None:
             adapter = self._load_adapter(request.adapter, request.domain)
         keys = self._keys.keys(request.domain, ids, adapter) if self._keys is not None else []

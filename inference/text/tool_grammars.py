@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from inference.errors import InvalidRequestError
-from inference.guidance.library import WHITESPACE
-from inference.text.argument_grammars import JSON_OPTIONS, ArgumentRules, in_lark
+from inference.guidance.library import options_of
+from inference.guidance.schemas import loosened, may_need_loosening
+from inference.text.argument_grammars import ArgumentRules, in_lark
 from inference.text.call_formats import ID, INDEX, Body, CallFormat
 from inference.tools import Function, ToolMode, Tools
 from inference.types import Guidance, GuidanceKind
@@ -54,13 +55,16 @@ def guidance_of_tools(
         called = writer.rules(len(bodies), is_required=True, once=not tools.parallel, start="called")
         rules = ["start: called | answer", f"answer: {writer.answer(f'%json {_schema_of_answer(answer)}')}", *called]
     source = "\n".join(("%llguidance {}", *rules, *numbered, *writer.arguments.rules))
-    return Guidance(GuidanceKind.LARK, source, param=param)
+    if answer is not None:
+        return Guidance(GuidanceKind.LARK, source, param=param, without=answer.without, schema_at=answer.schema_at)
+    return Guidance(GuidanceKind.LARK, source, param=param, without=writer.without, schema_at="tools[].parameters")
 
 
 class _Writer:
-    """Writes the rules of one format."""
+    """Writes the rules of one format; `without` are the keywords that it leaves out of schemas that aren't strict."""
 
     def __init__(self, calls: CallFormat, control: Mapping[str, int]) -> None:
+        self.without: tuple[str, ...] = ()
         self._format = calls
         self._control = control
         marks = sorted(control, key=len, reverse=True)
@@ -82,15 +86,30 @@ class _Writer:
     def call(self, function: Function, *, is_held: bool) -> str:
         """Return the rule of a call of `function` without what stands before and behind each."""
         calls = self._format
-        schema = _schema(function) if is_held else None
+        schema = self._schema(function) if is_held else None
         if calls.body in _IN_JSON:
-            arguments = f"%json {json.dumps({**schema, 'x-guidance': JSON_OPTIONS}) if schema is not None else _ANY}"
+            options = options_of(strict=function.strict)
+            arguments = f"%json {json.dumps({**schema, 'x-guidance': options}) if schema is not None else _ANY}"
             if calls.body is Body.JSON:
                 return f"{self._numbered(function.name + calls.middle)} {arguments}"
             (name_key, arguments_key), name = calls.keys, json.dumps(function.name)
             pairs = f'"{name_key}": {name}, "{arguments_key}": ' if name_key else f"{name}: "
             return f'{self._numbered("{" + calls.extra + pairs)} {arguments} "}}"'
-        return f"{self.literal(function.name + calls.middle)} ({self.arguments.arguments(function.name, schema)})"
+        arguments, is_held = self.arguments.arguments(function.name, schema, strict=function.strict)
+        self.without += () if is_held else ("",)
+        return f"{self.literal(function.name + calls.middle)} ({arguments})"
+
+    def _schema(self, function: Function) -> dict[str, Any]:
+        """Return the schema of its arguments, which are an object."""
+        try:
+            schema: Any = {"type": "object", **json.loads(function.parameters or _ANY)}
+        except (ValueError, TypeError, RecursionError) as error:
+            message = f"the parameters of {function.name!r} can't be read: {error}"
+            raise InvalidRequestError(message, code="guidance_invalid", param="tools") from error
+        if not function.strict and may_need_loosening(function.parameters) and (loose := loosened(schema)) != schema:
+            self.without += ("pattern",)
+            schema = loose
+        return dict(schema)
 
     def _numbered(self, text: str) -> str:
         """Return what writes `text`, in which the call's number or its id may stand."""
@@ -154,17 +173,7 @@ def framed(answer: Guidance, calls: CallFormat, control: Mapping[str, int]) -> G
         case _:
             rule = f"%json {_schema_of_answer(answer)}"
     source = f"%llguidance {{}}\nstart: {_Writer(calls, control).answer('answer')}\nanswer: {rule}"
-    return Guidance(GuidanceKind.LARK, source, param=answer.param)
-
-
-def _schema(function: Function) -> dict[str, Any]:
-    """Return the schema of its arguments, which are an object."""
-    try:
-        schema: Any = {"type": "object", **json.loads(function.parameters or _ANY)}
-    except (ValueError, TypeError, RecursionError) as error:
-        message = f"the parameters of {function.name!r} can't be read: {error}"
-        raise InvalidRequestError(message, code="guidance_invalid", param="tools") from error
-    return dict(schema)
+    return Guidance(GuidanceKind.LARK, source, param=answer.param, without=answer.without, schema_at=answer.schema_at)
 
 
 def _schema_of_answer(answer: Guidance) -> str:
@@ -180,6 +189,4 @@ def _schema_of_answer(answer: Guidance) -> str:
     if not isinstance(schema, dict):
         message = f"'{answer.param}' has to be a JSON Schema that is an object, where tools are given with it"
         raise InvalidRequestError(message, code="guidance_invalid", param=answer.param)
-    space = WHITESPACE if answer.whitespace is None else answer.whitespace
-    options = {"whitespace_pattern": space} if space else {"whitespace_flexible": False}
-    return json.dumps({**schema, "x-guidance": {"lenient": False, "coerce_one_of": False, **options}})
+    return json.dumps({**schema, "x-guidance": options_of(strict=answer.strict, whitespace=answer.whitespace)})

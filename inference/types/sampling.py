@@ -39,7 +39,7 @@ class Guidance:
     stands `whitespace`: None permits a little, "" none, anything else is a regular expression of what may stand there.
     `param` is what the client calls the field, for errors, and `schema_at` (empty: the same) what it calls that of the
     schema; they make no other guidance. Of a schema that isn't `strict`, keywords that can't be held are left out and
-    told.
+    told; `without` are those that are left out already, "" for all of it.
     """
 
     kind: GuidanceKind
@@ -47,6 +47,7 @@ class Guidance:
     choices: tuple[str, ...] = ()
     whitespace: str | None = None
     strict: bool = True
+    without: tuple[str, ...] = ()
     param: str = field(default="guidance", compare=False)
     schema_at: str = field(default="", compare=False)
 
@@ -55,9 +56,11 @@ class Guidance:
         """How long its source, or its choices are."""
         return len(self.source) + sum(map(len, self.choices))
 
-    def fields_of(self, keywords: Iterable[str]) -> tuple[str, ...]:
-        """Return what the client calls these keywords of its schema."""
-        return tuple(f"{self.schema_at or self.param}.{keyword}" for keyword in keywords)
+    def not_enforced(self, keywords: Iterable[str]) -> tuple[str, ...]:
+        """Return what the client calls the keywords of its schema that are left out, these among them."""
+        left_out = dict.fromkeys((*self.without, *keywords))
+        at = self.schema_at or self.param
+        return tuple(f"{at}.{keyword}" if keyword else at for keyword in left_out)
 
 
 @value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,6 +68,38 @@ def told(loaded: LoadedModel, tools: Tools, format_: str, **sampling: Any) -> tu
                 calls[-1][1] += piece.arguments
             finished = output.finished or finished
     return [(name, arguments) for name, arguments in calls], text, finished
+
+
+LOOSE = Function(
+    "loose", parameters=json.dumps({**SCHEMA, "minProperties": 2, "if": {}, "pattern": "(?=a)", "x": {"pattern": 1}})
+)
+
+
+@pytest.mark.parametrize(("format_", "told"), [("hermes", ".if"), ("qwen3-coder", "")])
+def test_of_functions_that_are_not_strict_what_cannot_be_held_is_left_out_and_named(
+    loaded: LoadedModel, format_: str, told: str
+) -> None:
+    config = EngineConfig("test", "-", block_size=loaded.block_size, options={"tools": format_})
+    engine = LocalEngine(config, loaded, ByteTokenizer(), secret=b"s", clock=lambda: 0.0)
+
+    def not_enforced(function: Function, *, answer: Guidance | None = None, **tools: Any) -> tuple[str, ...]:
+        request = GenerationRequest(
+            "a",
+            "t",
+            "t",
+            messages=(Message("user", ("hi",)),),
+            tools=Tools((function,), **tools),
+            sampling=SamplingParams(guidance=answer),
+        )
+        return engine.prepare(request).not_enforced
+
+    at = "tools[].parameters"
+    assert not_enforced(LOOSE, mode=ToolMode.REQUIRED) == (f"{at}.pattern", f"{at}{told}")
+    assert not_enforced(LOOSE) == ()  # it is held to nothing, as was asked for
+    answer = Guidance(GuidanceKind.JSON_SCHEMA, '{"not": {}}', strict=False, schema_at="text.format.schema")
+    assert not_enforced(LOOSE, answer=answer) == ("text.format.schema.not",)
+    with pytest.raises(InvalidRequestError):
+        not_enforced(replace(LOOSE, strict=True))
 
 
 @pytest.mark.parametrize("format_", ["generic", "llama3", "mistral-args", "qwen3-coder", "gemma4", "lfm2", "harmony"])

@@ -178,8 +178,8 @@ async def test_blocks_become_parts(world, app):
 @pytest.mark.parametrize(
     ("block", "at"),
     [
-        ({"type": "document", "source": {"type": "text", "data": "x"}}, "type"),
-        ({"type": "search_result", "content": []}, "type"),
+        ({"type": "document", "source": {"type": "base64", "media_type": "application/pdf"}}, "source.type"),
+        ({"type": "document", "source": {"type": "url", "url": "https://example.com"}}, "source.type"),
         ({"type": "image", "source": {"type": "file", "file_id": "f"}}, "source.type"),
         ({"type": "text", "text": "x", "citations": [{}]}, "citations"),
     ],

@@ -22,6 +22,7 @@ from inference.guidance import grammars as room
 from inference.guidance import library
 from inference.guidance.checking import Checker
 from inference.guidance.grammars import Grammars
+from inference.guidance.schemas import loosened_guidance
 from inference.text.byte_tokenizer import END_OF_TURN, VOCABULARY, ByteTokenizer
 from inference.types import Guidance, GuidanceKind
 
@@ -64,6 +65,41 @@ def test_an_answer_is_what_its_guidance_says(made: Grammars, guidance: Guidance,
     grammar = made.compiled(guidance)
     assert is_whole(grammar, right)
     assert not is_whole(grammar, wrong)
+
+
+@pytest.mark.parametrize(
+    ("value", "keywords", "right"),
+    [
+        ({"type": "string", "format": "zip-code"}, ("format",), '"x"'),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, ("uniqueItems",), "[1, 1]"),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 2}]}, ("oneOf",), '"x"'),
+        ({"type": "integer", "not": {"const": 1}, "if": {}, "then": {}}, ("if", "then", "not"), "1"),
+        ({"type": "string", "pattern": "^(?!x)[a-z]+$"}, ("pattern",), '"x"'),
+        ({"properties": {"pattern": {"pattern": "(?=a)", "format": "zip"}}}, ("pattern", "format"), '{"pattern": "x"}'),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, (), '{"a": 1}'),
+    ],
+)
+def test_of_a_schema_that_is_not_strict_what_cannot_be_held_is_left_out_and_named(
+    made: Grammars, value: dict[str, Any], keywords: tuple[str, ...], right: str
+) -> None:
+    at = "text.format.schema"
+    guidance = loosened_guidance(schema(value, strict=False, schema_at=at))
+    grammar = made.compiled(guidance)
+    assert sorted(guidance.not_enforced(grammar.not_enforced)) == sorted(f"{at}.{keyword}" for keyword in keywords)
+    assert is_whole(grammar, right)
+    assert not is_whole(grammar, "nul")  # it is JSON all the same
+    strict = schema(value)
+    assert loosened_guidance(strict) == strict
+    if keywords:
+        with pytest.raises(InvalidRequestError):
+            made.compiled(strict)
+    else:
+        assert not is_whole(grammar, '{"a": "x"}')
+
+
+def test_values_that_look_like_keywords_stay(made: Grammars) -> None:
+    value = {"const": {"pattern": "(?=a)"}}
+    assert is_whole(made.compiled(loosened_guidance(schema(value, strict=False))), json.dumps(value["const"]))
 
 
 def test_behind_a_whole_answer_only_its_end_is_permitted(made: Grammars) -> None:

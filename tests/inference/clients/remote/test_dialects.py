@@ -16,7 +16,16 @@ from inference.errors import InvalidRequestError
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 from inference.open import check_remote, open_engine
 from inference.tracing import traceparent
-from inference.types import FinishReason, GenerationRequest, Guidance, GuidanceKind, Kind, SamplingParams, Vector
+from inference.types import (
+    Asked,
+    FinishReason,
+    GenerationRequest,
+    Guidance,
+    GuidanceKind,
+    Kind,
+    SamplingParams,
+    Vector,
+)
 from tests.inference.engine_contract import chat, embedding, end_of, run, text_of, until
 from tests.upstream import MODEL
 
@@ -122,6 +131,7 @@ async def test_a_field_that_the_server_does_not_know_is_refused_by_name(remote, 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 GUIDED = {
     "schema": Guidance(GuidanceKind.JSON_SCHEMA, json.dumps(SCHEMA)),
+    "loose": Guidance(GuidanceKind.JSON_SCHEMA, json.dumps(SCHEMA), strict=False),
     "object": Guidance(GuidanceKind.JSON_OBJECT),
     "regex": Guidance(GuidanceKind.REGEX, "[a-z]+", param="structured_outputs.regex"),
     "choice": Guidance(GuidanceKind.CHOICE, choices=("a.b", 'c "d"'), param="structured_outputs.choice"),
@@ -132,6 +142,12 @@ OPENAI = {
         "response_format": {
             "type": "json_schema",
             "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True},
+        }
+    },
+    "loose": {
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": SCHEMA, "strict": False},
         }
     },
     "object": {"response_format": {"type": "json_object"}},
@@ -152,13 +168,13 @@ SENT = {
         "choice": {"grammar": 'root ::= "a.b" | "c \\"d\\""'},
     },
     "tgi": {
-        "schema": {"response_format": {"type": "json", "value": SCHEMA}},
+        **{name: {"response_format": {"type": "json", "value": SCHEMA}} for name in ("schema", "loose")},
         "object": {"response_format": {"type": "json", "value": {"type": "object"}}},
         "regex": {"response_format": {"type": "regex", "value": "[a-z]+"}},
         "choice": {"response_format": {"type": "regex", "value": ONE_OF}},
     },
     "trtllm": {
-        "schema": {"response_format": {"type": "json", "schema": SCHEMA}},
+        **{name: {"response_format": {"type": "json", "schema": SCHEMA}} for name in ("schema", "loose")},
         "object": {"response_format": {"type": "json_object"}},
         "regex": {"response_format": {"type": "regex", "regex": "[a-z]+"}},
         "choice": {"response_format": {"type": "regex", "regex": ONE_OF}},
@@ -434,6 +450,42 @@ async def test_values_of_the_chat_template_are_sent_or_refused_by_name(remote, d
     await run(engine, replace(chat("a"), template_values=(("enable_thinking", False),)))
     [body] = upstream.bodies(CHAT)
     assert "chat_template_kwargs" not in body
+
+
+OFF = {"chat_template_kwargs": {"enable_thinking": False}}
+
+
+@pytest.mark.parametrize(
+    ("thinking", "told"),
+    [
+        ({"effort": "low", "thinking_tokens": 1024}, {"reasoning_effort": "low"}),
+        ({"effort": "minimal", "thinking_tokens": 256}, {"reasoning_effort": "low"}),
+        ({"effort": "xhigh", "thinking_tokens": None}, {"reasoning_effort": "high"}),
+        ({"effort": "none", "thinking_tokens": 0}, OFF),
+        ({"thinking_tokens": 0}, OFF),
+        ({"thinking_tokens": 1024}, {}),  # a bound that no server takes
+    ],
+)
+@pytest.mark.parametrize("dialect", ALL)
+async def test_how_long_to_think_is_told_to_the_server_or_to_the_client(remote, dialect, thinking, told):
+    engine, upstream = await remote(dialect)
+    takes = {"vllm": {*OFF, "reasoning_effort"}, "sglang": {*OFF, "reasoning_effort"}, "llamacpp": {*OFF}}
+    is_told = bool(told) and told.keys() <= takes.get(dialect, set())
+    wish = chat("a", thinking_asked=Asked.WISH, thinking_param="reasoning.effort", **thinking)
+    assert (await engine.prepare(wish)).not_enforced == (() if is_told else ("reasoning.effort",))
+    await run(engine, wish)
+    [body] = upstream.bodies(CHAT)
+    names = {"reasoning_effort", *OFF}
+    assert {name: body[name] for name in names & body.keys()} == (told if is_told else {})
+
+
+@pytest.mark.parametrize("dialect", ALL)
+async def test_a_budget_of_thought_is_refused_by_the_name_of_its_field(remote, dialect):
+    engine, _ = await remote(dialect)
+    assert (await engine.prepare(chat("a", thinking_asked=Asked.NOT, thinking_tokens=0))).not_enforced == ()
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(chat("a", thinking_tokens=9, thinking_param="thinking_token_budget"))
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "thinking_token_budget")
 
 
 @pytest.mark.parametrize(("dialect", "path"), [("vllm", "/tokenize"), ("llamacpp", "/apply-template")])
