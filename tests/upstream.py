@@ -261,6 +261,10 @@ class _Answer:
 
     async def event(self, delta: dict[str, Any] | None, finish: str | None = None, stop: Any = None, **more) -> None:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        if self.body.get("logprobs") and (delta or {}).get("content"):
+            told_ones = [{"token": delta["content"], "logprob": -0.5, "bytes": None}, {"token": "x", "logprob": -1.5}]
+            top = told_ones[: self.body["top_logprobs"]]
+            choice["logprobs"] = {"content": [{**told_ones[0], "top_logprobs": top}]}
         if "prompt" in self.body:
             choice = {"index": 0, "text": (delta or {}).get("content", ""), "finish_reason": finish}
         if stop is not None:

@@ -47,7 +47,7 @@ def decode(kind: type[T], body: bytes | msgspec.Raw, *, at: str = "", is_lax: bo
     return value
 
 
-def _why(body: bytes, error: ValueError) -> str:
+def _why(body: bytes, error: Exception) -> str:
     """Return what is wrong with a body that can't be read."""
     if body.startswith(_MARKS) or b"\0" in body[:4]:
         return "it is in UTF-16 or UTF-32: send it in UTF-8."

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from inference.clients.remote.sse import Call
-from inference.types import CallPiece, Delta, Usage
+from inference.clients.remote.sse import Call, Chosen, Likely, Logprobs
+from inference.types import CallPiece, Delta, PositionLogprobs, TokenLogprob, Usage
+
+_UNTOLD = -1
 
 
 class Pieces:
@@ -16,14 +18,17 @@ class Pieces:
 
     def __init__(self) -> None:
         self._runs: list[tuple[str, list[Any]]] = []
+        self._logprobs: dict[int, list[PositionLogprobs]] = {}  # of the runs of text, by their places
 
     def __bool__(self) -> bool:
         return bool(self._runs)
 
-    def add(self, kind: str, text: str) -> None:
-        """Add a piece of "text" or of "reasoning"."""
+    def add(self, kind: str, text: str, logprobs: Logprobs | None = None) -> None:
+        """Add a piece of "text", with its tokens where these were asked for, or of "reasoning"."""
         if text:
             self._run(kind).append(text)
+            if logprobs is not None:
+                self._logprobs.setdefault(len(self._runs) - 1, []).extend(map(_position, logprobs.content or ()))
 
     def call(self, calls: list[CallPiece]) -> None:
         """Add pieces of calls."""
@@ -32,10 +37,10 @@ class Pieces:
 
     def deltas(self, usage: Usage, *, is_new: bool) -> Iterator[Delta]:
         """Yield a Delta of each run; one without text where there is none, but `usage` is new."""
-        for kind, pieces in self._runs:
+        for place, (kind, pieces) in enumerate(self._runs):
             match kind:
                 case "text":
-                    yield Delta("".join(pieces), usage)
+                    yield Delta("".join(pieces), usage, logprobs=tuple(self._logprobs.get(place, ())))
                 case "reasoning":
                     yield Delta("", usage, reasoning="".join(pieces))
                 case _:
@@ -47,6 +52,17 @@ class Pieces:
         if not self._runs or self._runs[-1][0] != kind:
             self._runs.append((kind, []))
         return self._runs[-1][1]
+
+
+def _position(chosen: Chosen) -> PositionLogprobs:
+    """Return a position as the seam has it; which ids the tokens have, these servers don't say."""
+    top = chosen.top_logprobs or []
+    rank = next((rank for rank, likely in enumerate(top, 1) if likely.token == chosen.token), len(top) + 1)
+    return PositionLogprobs(_token(chosen), rank, tuple(map(_token, top)))
+
+
+def _token(likely: Likely) -> TokenLogprob:
+    return TokenLogprob(_UNTOLD, likely.logprob, likely.token)
 
 
 @dataclass(slots=True)

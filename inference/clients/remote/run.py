@@ -104,6 +104,7 @@ class RemoteRun:
         self._connection: Connection | None = None
         self._events = EventReader()
         self._calls = Calls()
+        self._tells_tokens = request.sampling.logprobs is not None
         self._guided: list[str] = []  # the text of an answer that is to be held to something
         self._garbage: GarbageError | None = None  # what followed the last events
         self._is_cancelled = False
@@ -344,7 +345,7 @@ class RemoteRun:
                         return False
                     self._counter.output(output)
                 pieces.add("reasoning", thought)
-                pieces.add("text", text)
+                pieces.add("text", text, choice.logprobs if self._tells_tokens else None)
                 pieces.call(calls)
             if choice.finish_reason:
                 self._reason = choice.finish_reason

@@ -53,6 +53,25 @@ class Piece(msgspec.Struct):
         return self.reasoning_content or self.reasoning or ""
 
 
+class Likely(msgspec.Struct):
+    """A token that might stand at a position of the text, with its log-probability."""
+
+    token: str
+    logprob: float
+
+
+class Chosen(Likely):
+    """The token that stands there, and the most probable ones."""
+
+    top_logprobs: list[Likely] | None = None
+
+
+class Logprobs(msgspec.Struct):
+    """The tokens of what a choice adds to its text."""
+
+    content: list[Chosen] | None = None
+
+
 class Choice(msgspec.Struct):
     """One choice of an event; a completion without messages has `text`. `stop_reason` and `matched_stop` are two
     servers' words for what stopped it.
@@ -63,6 +82,7 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     matched_stop: str | int | None = None
+    logprobs: Logprobs | None = None
 
 
 class Chunk(msgspec.Struct):

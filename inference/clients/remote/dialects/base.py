@@ -112,7 +112,7 @@ class Dialect:
         return () if is_told else (sampling.thinking_param,)
 
     def check_prompt(self, request: GenerationRequest) -> None:
-        """Raise `InvalidRequestError` for a raw prompt whose answer this server can't guide, and for values of the chat
+        """Raise `InvalidRequestError` for what this server doesn't do with a raw prompt, and for values of the chat
         template that it doesn't take.
         """
         if not self.takes_values:
@@ -121,6 +121,9 @@ class Dialect:
                     at = f"chat_template_kwargs.{name}"
                     message = f"'{at}' is not supported by the engine of this model."
                     raise InvalidRequestError(message, code="unsupported_parameter", param=at)
+        if request.prompt is not None and request.sampling.logprobs is not None:  # which have another shape there
+            message = "'logprobs' is not supported by the engine of this model for prompts without messages."
+            raise InvalidRequestError(message, code="unsupported_parameter", param="logprobs")
         guidance = request.sampling.guidance
         if request.prompt is not None and guidance is not None and not self.guides_prompts:
             message = f"'{guidance.param}': the engine of this model guides answers to messages only."
@@ -167,6 +170,8 @@ class Dialect:
             body[self.repetition] = sampling.repetition_penalty
         if sampling.logit_bias:
             body["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
+        if sampling.logprobs is not None:
+            body |= {"logprobs": True, "top_logprobs": sampling.logprobs}
         if self.takes_effort and sampling.effort in _EFFORTS:
             body["reasoning_effort"] = _EFFORTS[sampling.effort]
         if sampling.guidance is not None:
@@ -307,7 +312,7 @@ class SaltingDialect(Dialect):
     """A server that roots its prefix cache in the request's ``cache_salt``, from version `salted_since` on."""
 
     extras = frozenset(
-        {"top_k", "min_p", "stop_token_ids", "ignore_eos", "min_tokens", "repetition_penalty", "logit_bias"}
+        {"top_k", "min_p", "stop_token_ids", "ignore_eos", "min_tokens", "repetition_penalty", "logit_bias", "logprobs"}
     )
     isolates_prefixes = True
     isolation = "each tenant's own (cache_salt)"

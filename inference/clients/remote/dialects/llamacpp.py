@@ -16,7 +16,7 @@ class LlamaCpp(Dialect):
 
     name = "llamacpp"
     probe = "/health"
-    extras = frozenset({"top_k", "min_p", "ignore_eos", "repetition_penalty", "logit_bias"})
+    extras = frozenset({"top_k", "min_p", "ignore_eos", "repetition_penalty", "logit_bias", "logprobs"})
     repetition = "repeat_penalty"
     guides = frozenset({GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT, GuidanceKind.CHOICE})
     takes_values = True

@@ -25,7 +25,7 @@ class TGI(Dialect):
     """Counts a chat exactly, says its usage at the end only, and has one prefix cache for all."""
 
     name = "tgi"
-    extras = frozenset()  # it takes `logit_bias` and does nothing with it
+    extras = frozenset({"logprobs"})  # it takes `logit_bias` and does nothing with it
     probe = "/health"
     guides = frozenset(GuidanceKind) - {GuidanceKind.LARK}
     tokenizes = "exact (/chat_tokenize)"

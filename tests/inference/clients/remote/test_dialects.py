@@ -18,6 +18,7 @@ from inference.open import check_remote, open_engine
 from inference.tracing import traceparent
 from inference.types import (
     Asked,
+    Delta,
     FinishReason,
     GenerationRequest,
     Guidance,
@@ -587,8 +588,31 @@ async def test_sampling_is_sent_in_each_servers_words(remote, dialect, taken):
     assert (body["presence_penalty"], body["frequency_penalty"]) == (0.5, -0.5)
 
 
+@pytest.mark.parametrize("most", [0, 2])
 @pytest.mark.parametrize("dialect", ALL)
-@pytest.mark.parametrize("field", [{"n": 2}, {"logprobs": 1}, {"prompt_logprobs": 0}, {"echo": True}])
+async def test_log_probabilities_come_with_their_tokens(remote, dialect, most):
+    engine, upstream = await remote(dialect)
+    request = chat(" ".join(["a", "b", "c"] * 20), logprobs=most)
+    if dialect == "generic":  # it may take the field, and do nothing
+        with pytest.raises(InvalidRequestError, match="'logprobs' is not supported"):
+            await engine.prepare(request)
+        return
+    events = await run(engine, request)
+    told = [entry for event in events if isinstance(event, Delta) for entry in event.logprobs]
+    assert "".join(entry.chosen.text for entry in told) == text_of(events)
+    assert {(entry.chosen.logprob, entry.rank) for entry in told} == {(-0.5, 1)}
+    assert {tuple(token.logprob for token in entry.top) for entry in told} == {(-0.5, -1.5)[:most]}
+    [body] = upstream.bodies(CHAT)
+    assert (body["logprobs"], body["top_logprobs"]) == (True, most)
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(replace(request, id="raw", messages=(), prompt="a"))
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "logprobs")
+    plain = await run(engine, chat("a b"))
+    assert not any(event.logprobs for event in plain if isinstance(event, Delta))
+
+
+@pytest.mark.parametrize("dialect", ALL)
+@pytest.mark.parametrize("field", [{"n": 2}, {"prompt_logprobs": 0}, {"echo": True}])
 async def test_what_no_foreign_server_is_asked_for_is_named(remote, dialect, field):
     engine, _ = await remote(dialect)
     with pytest.raises(InvalidRequestError) as caught:
