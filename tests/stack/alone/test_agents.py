@@ -56,7 +56,7 @@ def stack():
 @pytest.fixture
 def of_openai(stack):
     with openai.OpenAI(
-        api_key=stack.tenants["demo"]["api_key"], base_url=f"{stack.base_url}/v1", max_retries=0
+        api_key=stack.tenants["demo"]["api_key"], base_url=f"{stack.base_url}/v1", max_retries=4
     ) as client:
         yield client
 
@@ -64,7 +64,7 @@ def of_openai(stack):
 @pytest.fixture
 def of_anthropic(stack):
     key = stack.tenants["demo"]["api_key"]
-    with anthropic.Anthropic(api_key=key, base_url=stack.base_url, max_retries=0) as client:
+    with anthropic.Anthropic(api_key=key, base_url=stack.base_url, max_retries=4) as client:
         yield client
 
 
