@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +75,22 @@ def test_what_is_not_required_may_be_left_out(chat: Chat) -> None:
     ],
 )
 def test_what_cannot_be_held_is_refused_by_name(schema: dict[str, Any], problem: str) -> None:
-    tools = Tools((Function("f", parameters=json.dumps(schema)),), ToolMode.REQUIRED)
+    strict = Function("f", parameters=json.dumps(schema), strict=True)
     for name in ("qwen3-coder", "gemma4"):
         with pytest.raises(InvalidRequestError) as caught:
-            guidance_of_tools(tools, FORMATS[name], {})
+            guidance_of_tools(Tools((strict,), ToolMode.REQUIRED), FORMATS[name], {})
         assert caught.value.param == "tools"
         assert problem in caught.value.message
+        if caught.value.code == "guidance_unsupported":
+            loose = Tools((replace(strict, strict=False),), ToolMode.REQUIRED)
+            guidance = guidance_of_tools(loose, FORMATS[name], {})
+            assert guidance is not None
+            assert guidance.not_enforced(()) == ("tools[].parameters",)
 
 
 def test_a_schema_that_leads_to_itself_is_bounded(tmp_path: Path) -> None:
     node = {"type": "object", "properties": {key: {"$ref": "#/$defs/node"} for key in ("left", "right")}}
     schema = json.dumps({"properties": {"a": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}})
     with pytest.raises(InvalidRequestError, match=r"nested too deeply|its size"):
-        guidance_of_tools(Tools((Function("f", parameters=schema),), ToolMode.REQUIRED), FORMATS["gemma4"], {})
+        function = Function("f", parameters=schema, strict=True)
+        guidance_of_tools(Tools((function,), ToolMode.REQUIRED), FORMATS["gemma4"], {})
