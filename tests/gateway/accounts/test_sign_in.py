@@ -225,7 +225,7 @@ def test_invitation_of_a_deactivated_tenant_is_refused(acme):
 
 
 def test_unknown_page_is_404_with_our_page(db):
-    page = Client().get("/nowhere/")
+    page = Client().get("/nowhere/", headers={"accept": "text/html,*/*;q=0.8"})
     assert page.status_code == 404
     assert "no page at this address" in page.content.decode()
 

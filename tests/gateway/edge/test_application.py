@@ -21,7 +21,7 @@ from tests.gateway.edge.server import serving
 
 
 async def test_everything_else_is_djangos(app):
-    answer = await ask(app, "/no-such-page", key=None)
+    answer = await ask(app, "/no-such-page", key=None, headers={"accept": "text/html"})
     assert answer.status == 404
     assert answer.headers["content-type"].startswith("text/html")
     assert answer.headers["x-request-id"]
