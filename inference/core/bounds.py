@@ -11,12 +11,14 @@ MOST_STEPS_BEFORE_GROWTH = 256  # the same where larger ones have failed again a
 class StepBounds:
     """The most `rows` and `tokens` of the next step, never more than those given, nor more rows than tokens.
 
-    So each running row gets one token at least: else those that were admitted first would get all of them.
+    So each running row gets one token at least: else those that were admitted first would get all of them. `seconds` is
+    how long its prompts may take, where others than this scheduler's requests wait for it to end.
     """
 
     def __init__(self, rows: int, tokens: int) -> None:
         self.rows = self._most_rows = min(rows, tokens)
         self.tokens = self._most_tokens = tokens
+        self.seconds = float("inf")
         self._before = self.rows, self.tokens  # before they shrank last
         self._successes = 0  # since the bounds changed last
         self._patience = STEPS_BEFORE_GROWTH

@@ -107,7 +107,7 @@ class LocalEngine:
             context = self._generating.config.context
             max_input = min(max_input, context - 1)
         if model.kinds - {Kind.CHAT}:
-            self._encoding = schedulers.encoding(config, clock)
+            self._encoding = schedulers.encoding(config, model, clock)
         self.schedulers: tuple[BaseScheduler[Any], ...] = tuple(
             scheduler for scheduler in (self._generating, self._encoding) if scheduler is not None
         )
@@ -326,6 +326,11 @@ class LocalEngine:
         """Use these rates of token classes for the fairness between tenants from now on; only their ratios count."""
         for scheduler in self.schedulers:
             scheduler.reprice(Prices.of(rates))
+
+    def bound_prompts(self, seconds: float) -> None:
+        """Let prompts take at most so long of each step from now on, since others wait for it to end."""
+        for scheduler in self.schedulers:
+            scheduler.bounds.seconds = seconds
 
     def step(self, begin: Callable[[tuple[str, ...]], None] | None = None) -> list[Output]:
         """Run one step of each scheduler that has work, and return the requests' outputs, text included.

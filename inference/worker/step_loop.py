@@ -1,16 +1,20 @@
-"""The step thread: takes the deployments in turn, one step each, and sends what each step brought.
+"""The step thread: lets one deployment after the other run a step, and sends what each step brought.
 
-    inbox → a step of each engine (begun requests are recorded) → record what ended → one frame for each session
+    inbox → a step of the engine whose turn it is (begun requests are recorded) → record what ended → a frame a session
 
-When no deployment has work it waits for the inbox or the next deadline; it never polls.
+Deployments share the thread by time: of those with work, the one whose steps took least is next. One that was idle
+comes back with what the lowest of the others took: it is served next, and idle time earns nothing. While several work,
+the prompts of a step are bounded in time too. When none has work the thread waits for the inbox or the next deadline;
+it never polls.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -42,11 +46,27 @@ from inference.worker.requests import (
     SubmitCommand,
 )
 
+TURN_SECONDS = 0.1  # the most that a step's prompts take while other deployments work
+RECENTLY = 5.0  # seconds for which a deployment counts as one that works after its last step
+
 
 class Outbox(Protocol):
     """Where the step thread puts messages for sessions."""
 
     def send(self, session: bytes, message: FromWorker) -> None: ...
+
+
+@dataclass(slots=True)
+class _Turns:
+    """What a deployment had of the thread: the seconds of its steps, or more if it was idle."""
+
+    spent: float
+    worked_at: float = -math.inf  # when its last step ended
+    last: int = 0  # the number of that step
+
+    @property
+    def order(self) -> tuple[float, int]:
+        return self.spent, self.last
 
 
 class StepLoop:
@@ -74,6 +94,7 @@ class StepLoop:
         self._outbox = outbox
         self._clock = clock
         self._deployments: list[Deployment] = []
+        self._turns: dict[Deployment, _Turns] = {}
         self._drains: list[DrainCommand] = []
         self._removing: set[Deployment] = set()
         self._stopped = False
@@ -84,11 +105,7 @@ class StepLoop:
         while not self._stopped:
             self._read_inbox(block=not busy)
             self.busy_since = self._clock()
-            busy = False
-            for deployment in self._deployments:
-                busy = self._step(deployment.engine) or busy
-                if deployment not in self._removing:
-                    self.health[deployment.id] = deployment.health()
+            busy = self._take_turn()
             self._check_drains()
 
     # -- inbox --------------------------------------------------------------------------------------------------
@@ -119,6 +136,7 @@ class StepLoop:
                 self._drain(command)
             case AddCommand(deployment):
                 self._deployments.append(deployment)
+                self._turns[deployment] = _Turns(min((each.spent for each in self._turns.values()), default=0.0))
                 self.health[deployment.id] = deployment.health()
             case RepriceCommand(deployment, rates):
                 deployment.engine.reprice(rates)
@@ -157,9 +175,31 @@ class StepLoop:
                 if drain.remove:
                     self._removing.difference_update(deployments)
                     self._deployments = [each for each in self._deployments if each not in deployments]
+                    self._turns = {each: self._turns[each] for each in self._deployments}
                 drain.done()
 
     # -- steps --------------------------------------------------------------------------------------------------
+
+    def _take_turn(self) -> bool:
+        """Run a step of the deployment whose turn it is; False when none has work."""
+        idle: list[_Turns] = []
+        for deployment in sorted(self._deployments, key=lambda each: self._turns[each].order):
+            turns, began = self._turns[deployment], self._clock()
+            others = (each for each in self._turns.values() if each is not turns)
+            shares = any(began - each.worked_at < RECENTLY for each in others)
+            deployment.engine.bound_prompts(TURN_SECONDS if shares else math.inf)
+            has_worked = self._step(deployment.engine)
+            if deployment not in self._removing:
+                self.health[deployment.id] = deployment.health()
+            if has_worked:
+                for each in idle:
+                    each.spent = max(each.spent, turns.spent)
+                turns.worked_at = self._clock()
+                turns.spent += turns.worked_at - began
+                turns.last = self.steps
+                return True
+            idle.append(turns)
+        return False
 
     def _step(self, engine: LocalEngine) -> bool:
         """Run one step of `engine`; False when there was nothing to run."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -14,6 +14,8 @@ import pytest
 from inference.architectures.fake import load_fake_model
 from inference.config import EngineConfig
 from inference.core.scheduler import Scheduler
+from inference.core.step import StepPlan
+from inference.execution.backend import Pending, Runner
 from inference.protocol import Batch, FromWorker, Refused, WireDelta, WireFinished, WireStarted
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.types import Finished, FinishReason, GenerationRequest, Usage
@@ -29,7 +31,7 @@ from inference.worker.requests import (
     StopCommand,
     SubmitCommand,
 )
-from inference.worker.step_loop import StepLoop
+from inference.worker.step_loop import TURN_SECONDS, StepLoop
 from tests.inference.engine_contract import chat, embedding, same
 
 
@@ -39,6 +41,21 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+@dataclass
+class Timed:
+    """A runner whose steps take `step` seconds of a clock, and `token` for each of their tokens."""
+
+    runner: Runner
+    clock: Clock
+    step: float
+    token: float
+    overlaps = False
+
+    def launch(self, plan: StepPlan) -> Pending:
+        self.clock.now += self.step + self.token * plan.tokens
+        return self.runner.launch(plan)
 
 
 class Bench:
@@ -59,12 +76,12 @@ class Bench:
                     assert self.record.evidence(event.id) == same(event.finished), "said before it was recorded"
         self.sent.append((session, message))
 
-    def serve(self, **config: Any) -> Deployment:
+    def serve(self, *, step: float = 0.0, token: float = 0.0, **config: Any) -> Deployment:
         options = {"architecture": "fake", "kv_tokens": 1024, **config}
         spec = EngineConfig(str(len(self.loop._deployments)), "fake", **options)
-        engine = Deployment(
-            spec, load_fake_model(spec), ByteTokenizer(), secret=b"s", pause_seconds=2.0, clock=self.clock
-        )
+        model = load_fake_model(spec)
+        model = replace(model, runner=Timed(model.runner, self.clock, step, token))
+        engine = Deployment(spec, model, ByteTokenizer(), secret=b"s", pause_seconds=2.0, clock=self.clock)
         self.inbox.put(AddCommand(engine))
         self.loop._read_inbox(block=False)
         return engine
@@ -84,9 +101,8 @@ class Bench:
 
     def round(self) -> bool:
         self.loop._read_inbox(block=False)
-        busy = False
+        busy = self.loop._take_turn()
         for engine in self.loop._deployments:
-            busy = self.loop._step(engine.engine) or busy
             for scheduler in engine.engine.schedulers:
                 if isinstance(scheduler, Scheduler):
                     scheduler.check()
@@ -176,6 +192,42 @@ def test_engines_take_turns_step_by_step(bench: Bench) -> None:
     bench.submit(second, chat("abcdef"), session=b"two")
     bench.finish()
     assert [session for session, _ in bench.sent] == [b"one", b"two"] * 7
+
+
+SMALL_MODEL = {"step": 0.010, "token": 3.5e-4}  # 135M parameters on two cores
+LARGE_MODEL = {"step": 0.040, "token": 1.1e-3}  # 0.6B
+
+
+def seconds_of(bench: Bench, engine: Deployment, answer: str) -> float:
+    """Return how long a chat with this answer takes from its arrival to its end."""
+    began, active = bench.clock.now, bench.submit(engine, chat(answer))
+    while active.id in bench.registry:
+        bench.round()
+    return bench.clock.now - began
+
+
+def test_a_long_prompt_of_one_model_moves_the_chats_of_another_little(bench: Bench) -> None:
+    """Each model has half of the time, in turns as short as a bounded step."""
+    reading, chatting = bench.serve(kv_tokens=16_384, **LARGE_MODEL), bench.serve(**SMALL_MODEL)
+    alone = seconds_of(bench, chatting, "a short answer")
+    long = bench.submit(reading, chat("x" * 7_800, max_tokens=1))
+    for _ in range(3):
+        assert seconds_of(bench, chatting, "a short answer") <= 2 * alone + 2 * (TURN_SECONDS + LARGE_MODEL["step"])
+    assert long.id in bench.registry, "the prompt was over before the chats"
+    bench.finish()
+    assert bench.end(long).usage.output == 1
+
+
+def test_a_model_that_was_idle_is_served_next_and_has_no_more_than_its_half_then(bench: Bench) -> None:
+    busy, idle = bench.serve(step=0.05, kv_tokens=16_384), bench.serve(step=0.05, kv_tokens=16_384)
+    bench.submit(busy, chat("x" * 400), session=b"busy")
+    while bench.clock.now < 110:
+        bench.round()
+    bench.submit(idle, chat("y" * 400), session=b"idle")
+    before = len(bench.sent)
+    for _ in range(40):
+        bench.round()
+    assert [session for session, _ in bench.sent[before:]] == [b"idle", b"busy"] * 20
 
 
 @pytest.mark.parametrize("stop", ["c", "cd", "bc", "ab", "fg", "a"])
