@@ -239,6 +239,8 @@ def _catalogue() -> Iterator[Symptom]:
             finding, fix = f"{engine.source}: {state.trouble}", fix or "see the worker's log"
         else:
             finding = f"{engine.source}: {_served(state)}"
+            if state.info is not None and "slower" in state.info.details:
+                fix = fix or "it is three to five times slower so: mend that, and start the worker again"
         yield Symptom(f"model {engine.model}", finding, fix)
 
 

@@ -27,11 +27,13 @@ CPU = torch.device("cpu")
 class Operators(ABC):
     """The operators of one tier; tensors are [tokens, width].
 
-    `tier` is for operators of the machine, `quantization` the scheme of the linear layers ("": the weights' dtype).
+    `tier` is for operators of the machine, with the `reason` why there is nothing faster, if there is one;
+    `quantization` is the scheme of the linear layers ("": the weights' dtype).
     `exact` is True when each token's result has the same bits whatever else is in its batch.
     """
 
     tier: str
+    reason: str = ""
     quantization: str = ""
     exact: bool
 
@@ -141,6 +143,7 @@ class TorchOperators(Operators):
     def __init__(self, *, reason: str = "", device: torch.device = CPU) -> None:
         """`reason` says why there is nothing faster."""
         self.device = device
+        self.reason = reason
         self.tier = "torch reference" + (reason and f" ({reason})")
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:

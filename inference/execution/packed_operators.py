@@ -23,6 +23,7 @@ class PackedOperators(Operators):
 
     def __init__(self, reason: str = "") -> None:
         """`reason` says why there is nothing faster."""
+        self.reason = reason
         self.tier = "torch operators, packed weights" + (reason and f" ({reason})")
 
     def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:

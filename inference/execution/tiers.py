@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from pathlib import Path
 from subprocess import SubprocessError
 
@@ -13,8 +15,10 @@ from inference.execution.c_operators import COperators
 from inference.execution.linear import packs
 from inference.execution.operators import CPU, Operators, TorchOperators
 from inference.execution.packed_operators import PackedOperators
-from inference.kernels.cpu.build import BuildError, best_level
-from inference.kernels.cpu.library import load
+from inference.kernels.cpu.build import LEVEL_VARIABLE, BuildError, LevelError, best_level
+from inference.kernels.cpu.library import Library, load
+
+log = logging.getLogger(__name__)
 
 
 def choose(
@@ -35,14 +39,9 @@ def choose(
         raise ModelRefusedError("quantization fp8 needs a GPU: this model runs on the CPU")
     reason = f"tier {tier} was asked for"
     if tier in {"auto", "c"}:
-        reason = _without_c(dtype, tier)
-        if not reason:
-            try:
-                library = load(folder)
-                library.use_threads(torch.get_num_threads())
-                return COperators(library, quantization)
-            except BuildError as error:
-                reason = f"no C kernels: {error}"
+        library, reason = _kernels(dtype, folder, tier)
+        if library is not None:
+            return COperators(library, quantization)
         if tier == "c":
             raise ModelRefusedError(reason)
     if quantization:
@@ -84,10 +83,25 @@ def _on_gpu(device: torch.device, tier: str, quantization: str) -> Operators:
     return TorchOperators(reason=reason, device=device)
 
 
+def _kernels(dtype: torch.dtype, folder: Path, tier: str) -> tuple[Library | None, str]:
+    """Return the kernels in C, or why they aren't taken; raise ModelRefusedError for a level that can't be had."""
+    if reason := _without_c(dtype, tier):
+        return None, reason
+    try:
+        library = load(folder)
+    except LevelError as error:
+        raise ModelRefusedError(str(error)) from error
+    except BuildError as error:
+        log.warning("no C kernels: %s; so a model takes three to five times as long, until it is loaded again", error)
+        return None, f"no C kernels: {error}"
+    library.use_threads(torch.get_num_threads())
+    return library, ""
+
+
 def _without_c(dtype: torch.dtype, tier: str) -> str:
     """Return why the kernels in C aren't taken, or an empty text."""
     if dtype not in {torch.bfloat16, torch.float32}:
         return f"no C kernels for {str(dtype).removeprefix('torch.')}"
-    if tier == "auto" and best_level() == "plain":
+    if tier == "auto" and best_level() == "plain" and not os.environ.get(LEVEL_VARIABLE):
         return "no C kernels: they would be slow without AVX2"
     return ""

@@ -204,6 +204,7 @@ class EightBitLinear:
                 scale_b=self._scales[None],
                 bias=self._bias,
                 out_dtype=x.dtype,
+                use_fast_accum=False,  # sums in float32, as those of few rows
             )
             return result if residual is None else result.add_(residual)
         return scaled_matmul(numbers, self._weight, scales, self._scales, x.dtype, self._bias, residual)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import shlex
@@ -34,13 +35,21 @@ LEVELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 # No -ffast-math and no contraction: every copy of an inlined kernel has to compute the same bits.
 FLAGS = ("-std=gnu11", "-O3", "-fopenmp", "-fPIC", "-shared", "-ffp-contract=off", "-fno-math-errno", "-w")
-SECONDS = 300
+SECONDS = 1800  # a build takes seconds of a processor, and minutes of one that others use
+NOTICE_SECONDS = 60
+LEVEL_VARIABLE = "SLUICE_KERNEL_LEVEL"
 SEAL_BYTES = 16
 _WORK = ".building-"
+
+log = logging.getLogger(__name__)
 
 
 class BuildError(Exception):
     """The kernels can't be built here; the message is the reason, for operators."""
+
+
+class LevelError(BuildError):
+    """The environment asks for a level that this processor can't run."""
 
 
 class CompilerRefusedError(BuildError):
@@ -76,6 +85,21 @@ def best_level(flags: frozenset[str] | None = None) -> str:
         if flags.issuperset(_TILES) and not tiles_are_permitted():
             flags = flags.difference(_TILES)
     return next(level for level, (_, needed) in LEVELS.items() if flags.issuperset(needed))
+
+
+def wanted_level() -> str:
+    """Return the level that SLUICE_KERNEL_LEVEL names, "" for the best; raise LevelError where it can't be had."""
+    level = os.environ.get(LEVEL_VARIABLE, "")
+    if level and level not in LEVELS:
+        raise LevelError(f"{LEVEL_VARIABLE}={level} is none of {', '.join(LEVELS)}")
+    if level and (missing := lacking(level)):
+        raise LevelError(f"{LEVEL_VARIABLE}={level} needs what this processor hasn't: {missing}")
+    return level
+
+
+def lacking(level: str) -> str:
+    """Return what of `level` this processor hasn't, as text; empty when it runs it."""
+    return " ".join(sorted(set(LEVELS[level][1]) - processor_flags()))
 
 
 def levels_below(level: str) -> list[str]:
@@ -138,7 +162,7 @@ def _compile(command: list[str]) -> None:
         start_new_session=True,
     ) as process:
         try:
-            words = process.communicate(timeout=SECONDS)[1].decode(errors="replace")
+            words = _words(process, command[0])
         except BaseException as error:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -150,6 +174,17 @@ def _compile(command: list[str]) -> None:
     if process.returncode:
         line = next((line for line in words.splitlines() if "error" in line), words.strip()[:200])
         raise CompilerRefusedError(f"{command[0]} failed: {line or f'exit status {process.returncode}'}")
+
+
+def _words(process: subprocess.Popen[bytes], name: str) -> str:
+    """Return what the compiler said when it has ended, and tell that it takes long; raise TimeoutExpired in the end."""
+    notice = min(NOTICE_SECONDS, SECONDS)
+    try:
+        words = process.communicate(timeout=notice)[1]
+    except subprocess.TimeoutExpired:
+        log.warning("%s has compiled the kernels for more than %s s; models wait for them", name, notice)
+        words = process.communicate(timeout=SECONDS - notice)[1]
+    return words.decode(errors="replace")
 
 
 def _seal(content: bytes) -> bytes:

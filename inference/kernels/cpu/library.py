@@ -20,6 +20,7 @@ from inference.kernels.cpu.build import (
     build,
     levels_below,
     tiles_are_permitted,
+    wanted_level,
 )
 
 _P, _I, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
@@ -125,12 +126,13 @@ class Library:
 
 @cache
 def load(folder: Path, level: str = "") -> Library:
-    """Return the library for `level` (default: this processor's best), built in `folder` if need be.
+    """Return the library for `level` (default: what the environment asks for, or this processor's best), built in
+    `folder` if need be.
 
     A compiler that doesn't know the best level builds the best that it knows. Raise BuildError with the reason when
-    there can't be a library.
+    there can't be a library; the next call tries again.
     """
-    if level:
+    if level := level or wanted_level():
         return _built(folder, level)
     level = best_level()
     try:

@@ -48,7 +48,8 @@ def _scaled_matmul(
             rest = K - start
             a = tl.load(at_x, mask=k[None, :] < rest, other=0.0)
             b = tl.load(at_weight, mask=k[:, None] < rest, other=0.0)
-        acc = tl.dot(a, b, acc, out_dtype=acc.dtype)
+        # Products of float8 would be summed with fewer bits on Hopper unless each goes to float32 at once.
+        acc = tl.dot(a, b, acc, max_num_imprecise_acc=0, out_dtype=acc.dtype)
         at_x += BLOCK_K
         at_weight += BLOCK_K
     inside = (m < M)[:, None] & (n < N)[None, :]

@@ -9,8 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from inference.architectures.load import kernel_folder
+from inference.errors import ModelRefusedError
+from inference.execution.tiers import choose
 from inference.kernels.cpu import build as building
 from inference.kernels.cpu import library as loading
 from inference.kernels.cpu.build import LEVELS, BuildError, best_level, build, processor_flags
@@ -192,6 +195,77 @@ def test_an_older_compiler_builds_the_best_level_that_it_knows(tmp_path: Path, m
     script.write_text('#!/bin/sh\necho "error: no memory" >&2; exit 1\n')
     with pytest.raises(BuildError, match="no memory"):
         loading.load(tmp_path / "other")
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The levels that were built, of which none is."""
+    levels: list[str] = []
+
+    def build_one(folder: Path, level: str) -> str:
+        levels.append(level)
+        if len(levels) == 1:
+            raise BuildError("the first time")
+        return level
+
+    monkeypatch.setattr(loading, "_built", build_one)
+    return levels
+
+
+def test_the_environment_chooses_the_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, built: list[str]) -> None:
+    monkeypatch.setenv("SLUICE_KERNEL_LEVEL", "plain")
+    with pytest.raises(BuildError):
+        load(tmp_path)
+    assert built == ["plain"]
+
+
+def test_what_could_not_be_built_is_tried_again_by_the_next_that_needs_it(tmp_path: Path, built: list[str]) -> None:
+    with pytest.raises(BuildError, match="the first time"):
+        load(tmp_path, "plain")
+    assert load(tmp_path, "plain") == load(tmp_path, "plain") == "plain"
+    assert len(built) == 2
+
+
+@pytest.mark.parametrize(
+    ("level", "reason"),
+    [
+        ("avx3", "SLUICE_KERNEL_LEVEL=avx3 is none of avx512-amx,"),
+        ("avx512", "needs what this processor hasn't: avx512"),
+    ],
+)
+def test_a_level_that_cannot_be_had_refuses_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, reason: str
+) -> None:
+    """And it isn't computed slowly instead, as where there is no compiler."""
+    monkeypatch.setenv("SLUICE_KERNEL_LEVEL", level)
+    monkeypatch.setattr(building, "processor_flags", lambda: frozenset(LEVELS["avx2"][1]))
+    with pytest.raises(ModelRefusedError, match=reason):
+        choose(torch.float32, tmp_path)
+
+
+def test_a_build_that_takes_long_is_told_while_it_does(
+    tmp_path: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.mkfifo(tmp_path / "may_end")
+    compiler.write_text(COMPILER.replace("sleep 0.05", f'read -r line < "{tmp_path}/may_end"'))
+    monkeypatch.setattr(building, "NOTICE_SECONDS", 0.01)
+    warn = building.log.warning
+
+    def told(*words: object) -> None:
+        warn(*words)
+        (tmp_path / "may_end").write_text("go on\n")
+
+    monkeypatch.setattr(building.log, "warning", told)
+    build(tmp_path / "built", "plain")
+    assert "has compiled the kernels for more than 0.01 s" in caplog.text
+
+
+def test_a_model_without_the_kernels_says_that_it_is_slower_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "none"))
+    assert "no C compiler" in choose(torch.float32, tmp_path).reason
+    assert "three to five times as long" in caplog.text
 
 
 def test_tiles_are_used_where_the_system_permits_them(monkeypatch: pytest.MonkeyPatch) -> None:
