@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ARCHITECTURES = ("auto", "decoder", "transformers", "encoder", "fake")
 QUANTIZATIONS = ("", "w8a8", "int4", "fp8")
@@ -62,9 +62,9 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
 COUNTS: Mapping[str, tuple[int, int]] = {
     "kv_tokens": (0, 2**31 - 1),
     "block_size": (1, 4096),
-    "max_rows": (1, 4096),
-    "max_step_tokens": (1, 2**20),
-    "prefill_chunk": (1, 2**20),
+    "max_rows": (0, 4096),
+    "max_step_tokens": (0, 2**20),
+    "prefill_chunk": (0, 2**20),
     "max_context": (0, 2**31 - 1),
     "max_waiting": (1, 2**20),
     "max_waiting_per_tenant": (1, 2**20),
@@ -96,6 +96,18 @@ LOAD_OPTIONS: Mapping[str, Rule] = {
 }
 
 
+class StepSizes(NamedTuple):
+    """The most rows and tokens of one step, and of one sequence's tokens in it."""
+
+    rows: int
+    tokens: int
+    chunk: int
+
+
+ON_CPU = StepSizes(32, 512, 256)
+ON_GPU = StepSizes(256, 8192, 2048)  # a GPU that reads its weights for fewer rows and tokens mostly waits for them
+
+
 class SettingError(ValueError):
     """A setting of an engine that can't be meant; `message` names it and what it may be."""
 
@@ -115,9 +127,11 @@ class EngineConfig:
     "auto": a GPU where there is one. `kv_tokens` is the KV cache's size in tokens; 0 sizes it from the free memory.
     `kv_dtype` "int8" keeps K/V in eight bits with a scale for each token and head (the CPU's C kernels), "fp8" in eight
     bits on GPUs, "auto" in the model's dtype. `max_rows` and `max_step_tokens` bound one step, `prefill_chunk` one
-    sequence's tokens in it; beside rows that decode, prompts take at most `prefill_seconds` of a step (0: as long as
-    they take), and the step takes at most one and a half times what one with every row takes, or 25 ms. A tenant with
-    fewer than half of its share of rows gets more at once from those above theirs, then one each `reclaim_seconds`.
+    sequence's tokens in it (0: as many as suit the device, 32, 512 and 256 on a CPU, 256, 8192 and 2048 on a GPU);
+    beside rows that decode, prompts take at most `prefill_seconds` of a step (0: as long as they take), and the step
+    takes at most one and a half times what one with every row takes, or 25 ms; five times as long without such rows. A
+    tenant with fewer than half of its share of rows gets more at once from those above theirs, then one each
+    `reclaim_seconds`.
     While few sequences run, each may have up to `speculation` drafts in a step, copied from its own text (0: none),
     where steps don't overlap. `max_context` 0 is the model's own. `sampling` holds recommended values of temperature,
     top_p, top_k and min_p, for requests that don't set them; they precede the model's own. `rates` are the rate card's
@@ -136,9 +150,9 @@ class EngineConfig:
     kv_tokens: int = 0
     kv_dtype: str = "auto"  # or "int8", "fp8"
     block_size: int = 16
-    max_rows: int = 32
-    max_step_tokens: int = 512
-    prefill_chunk: int = 256
+    max_rows: int = 0
+    max_step_tokens: int = 0
+    prefill_chunk: int = 0
     prefill_seconds: float = 0.1
     reclaim_seconds: float = 0.25
     max_context: int = 0
@@ -160,6 +174,12 @@ class EngineConfig:
         """A digest of every setting but `rates` and `adapters`: a deployment is loaded again when it changes."""
         loaded = {name: value for name, value in asdict(self).items() if name not in {"rates", "adapters"}}
         return hashlib.sha256(json.dumps(loaded, sort_keys=True).encode()).hexdigest()[:16]
+
+    def sizes(self, usual: StepSizes) -> StepSizes:
+        """Return the sizes of steps, where those that aren't stated are the device's `usual` ones."""
+        return StepSizes(
+            self.max_rows or usual.rows, self.max_step_tokens or usual.tokens, self.prefill_chunk or usual.chunk
+        )
 
     def __post_init__(self) -> None:
         """Raise `SettingError` for the first setting that can't be meant."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inference.architectures.stored_config import eos_ids, is_encoder, read_config, stored_dtype
-from inference.config import EngineConfig
+from inference.config import ON_CPU, ON_GPU, EngineConfig, StepSizes
 from inference.core.step import Row, StepPlan
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel, Runner
@@ -115,10 +115,11 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         limit = min(limit, config.max_context)
     if adapter_bytes := _adapter_bytes(model, config):
         details["adapters"] = f"up to {config.most_adapters} in memory, {adapter_bytes / 1e6:.0f} MB"
+    sizes = config.sizes(ON_CPU if device.type == "cpu" else ON_GPU)
     if device.type == "cpu":
-        runner, attention, graphs = _on_cpu(model, config, limit, kv_share, passes=operators.passes())
+        runner, attention, graphs = _on_cpu(model, config, sizes, limit, kv_share, passes=operators.passes())
     else:
-        runner, attention, graphs = _on_gpu(model, config, limit, adapter_bytes)
+        runner, attention, graphs, sizes = _on_gpu(model, config, sizes, limit, adapter_bytes)
     cache = attention.cache
     kv_tokens = (cache.blocks - 1) * cache.block_size
     details["kv"] = f"{kv_tokens} tokens{_in_eight_bits(config)}, up to {cache.nbytes / 1e6:.0f} MB"
@@ -129,8 +130,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         "attention": attention.name,
         "exact": _exactness(model.exact, attention),
     }
-    if graphs:
-        details["graphs"] = graphs
+    details |= _stated(graphs=graphs, slower=operators.reason)
     _run_once(runner, model.vocab_size, folder)
     return LoadedModel(
         runner=runner,
@@ -146,7 +146,12 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         details=details,
         adapters=model.adapters,
         adapter_bytes=adapter_bytes,
+        sizes=sizes,
     )
+
+
+def _stated(**details: str) -> dict[str, str]:
+    return {name: text for name, text in details.items() if text}
 
 
 def _adapter_bytes(model: CausalBackend, config: EngineConfig) -> int:
@@ -156,7 +161,7 @@ def _adapter_bytes(model: CausalBackend, config: EngineConfig) -> int:
 
 
 def _on_cpu(
-    model: CausalBackend, config: EngineConfig, limit: int, kv_share: float, *, passes: Passes
+    model: CausalBackend, config: EngineConfig, sizes: StepSizes, limit: int, kv_share: float, *, passes: Passes
 ) -> tuple[Runner, Attention, str]:
     """Return the runner, its attention over a cache of the right size, and "" (no graphs)."""
     import torch
@@ -169,28 +174,32 @@ def _on_cpu(
     cache = make_cache(
         replace(model.spec, dtype=torch.int8) if is_int8 else model.spec,
         tokens=config.kv_tokens,
-        max_tokens=limit * config.max_rows,
+        max_tokens=limit * sizes.rows,
         block_size=config.block_size,
         share=kv_share,
     )
     if is_int8 and (reason := unsupported(cache)):
         raise ModelRefusedError(f"kv_dtype int8 needs the C kernels: {reason}")
-    attention = model.attention(cache, max_rows=config.max_rows, max_blocks=-(-limit // config.block_size))
-    tokens = max(config.max_step_tokens, FIRST_STEP)
+    attention = model.attention(cache, max_rows=sizes.rows, max_blocks=-(-limit // config.block_size))
+    tokens = max(sizes.tokens, FIRST_STEP)
     overlaps = bool(config.options.get("overlap", False))
     runner = TorchRunner(causal=(model, attention), limit=limit, max_tokens=tokens, overlaps=overlaps, passes=passes)
     return runner, attention, ""
 
 
-def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int, reserve: int) -> tuple[Runner, Attention, str]:
-    """Return the runner, its attention over a cache of what is free beside `reserve` bytes, and how decoding runs."""
+def _on_gpu(
+    model: CausalBackend, config: EngineConfig, wanted: StepSizes, limit: int, reserve: int
+) -> tuple[Runner, Attention, str, StepSizes]:
+    """Return the runner, its attention over a cache of what is free beside `reserve` bytes, how decoding runs, and the
+    sizes of steps: those `wanted`, with fewer tokens where they don't fit and the deployment states none.
+    """
     from inference.execution.cuda.build import Sizes, build
     from inference.execution.cuda.device import Cuda
 
     sizes = Sizes(
         limit=limit,
-        rows=config.max_rows,
-        tokens=max(config.max_step_tokens, FIRST_STEP),
+        rows=wanted.rows,
+        tokens=max(wanted.tokens, FIRST_STEP),
         block_size=config.block_size,
         kv_tokens=config.kv_tokens,
         kv_dtype=config.kv_dtype,
@@ -199,8 +208,10 @@ def _on_gpu(model: CausalBackend, config: EngineConfig, limit: int, reserve: int
     try:
         built = build(model, Cuda(model.device), sizes)
     except MemoryError as error:
+        if not config.max_step_tokens and wanted.tokens > ON_CPU.tokens:
+            return _on_gpu(model, config, wanted._replace(tokens=wanted.tokens // 2), limit, reserve)
         raise ModelRefusedError(f"a step of {sizes.tokens} tokens doesn't fit on {model.device}: {error}") from error
-    return built.runner, built.attention, built.graphs
+    return built.runner, built.attention, built.graphs, wanted
 
 
 def _in_eight_bits(config: EngineConfig) -> str:
@@ -281,4 +292,5 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
         tokenizer_folder=folder,
         details=details,
         labels=None if classifier is None else classifier.labels,
+        sizes=ON_CPU if device.type == "cpu" else ON_GPU,
     )

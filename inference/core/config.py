@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from inference.config import EngineConfig
+from inference.config import ON_CPU, EngineConfig, StepSizes
 from inference.core.fairness import Prices
 
 
@@ -18,7 +18,8 @@ class SchedulerConfig:
     how long a sequence waits at its allowance. While others wait, a tenant with fewer rows than its share gets more
     from tenants above theirs: up to half of it at once, the rest row by row each `reclaim_seconds`. Prompt tokens take
     at most `prefill_seconds` of a step in which others decode (0: as long as they take), and such a step takes at most
-    one and a half times what one with every row takes, or 25 ms (half of `prefill_seconds` where that is less).
+    one and a half times what one with every row takes, or 25 ms (half of `prefill_seconds` where that is less); without
+    others they take at most five times `prefill_seconds`.
     """
 
     blocks: int
@@ -26,9 +27,9 @@ class SchedulerConfig:
     max_context: int
     vocab_size: int
     eos_ids: frozenset[int] = frozenset()
-    max_rows: int = 32
-    max_step_tokens: int = 512
-    prefill_chunk: int = 256
+    max_rows: int = ON_CPU.rows
+    max_step_tokens: int = ON_CPU.tokens
+    prefill_chunk: int = ON_CPU.chunk
     max_waiting: int = 256
     max_waiting_per_tenant: int = 64
     prefix_cache: bool = True
@@ -50,6 +51,7 @@ class SchedulerConfig:
     def of(
         cls,
         engine: EngineConfig,
+        sizes: StepSizes,
         *,
         blocks: int,
         max_context: int,
@@ -57,16 +59,16 @@ class SchedulerConfig:
         eos_ids: frozenset[int],
         pause_seconds: float = 2.0,
     ) -> SchedulerConfig:
-        """Return the bounds of `engine` for a loaded model."""
+        """Return the bounds of `engine` for a loaded model, whose steps have these `sizes`."""
         return cls(
             blocks=blocks,
             block_size=engine.block_size,
             max_context=max_context,
             vocab_size=vocab_size,
             eos_ids=eos_ids,
-            max_rows=engine.max_rows,
-            max_step_tokens=engine.max_step_tokens,
-            prefill_chunk=engine.prefill_chunk,
+            max_rows=sizes.rows,
+            max_step_tokens=sizes.tokens,
+            prefill_chunk=sizes.chunk,
             max_waiting=engine.max_waiting,
             max_waiting_per_tenant=engine.max_waiting_per_tenant,
             prefix_cache=engine.prefix_cache,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from inference.config import ON_CPU, StepSizes
 from inference.core.step import StepPlan, StepResult
 from inference.execution.adapters import Adapters
 from inference.labels import Labels, LabelSet
@@ -101,7 +102,8 @@ class LoadedModel:
     `kv_blocks` counts the null block 0 too; it is 0 for encoders. `max_context` bounds prompt + output in tokens,
     `max_input` one prompt or one embedding input, special tokens included. `eos_ids` end a generation.
     `tokenizer_folder` holds tokenizer and chat template in transformers' layout. `details` are texts for operators.
-    `adapters` are those that requests may name, None where the model takes none, and `labels` a classifier's.
+    `adapters` are those that requests may name, None where the model takes none, and `labels` a classifier's. `sizes`
+    are what its steps have where the deployment doesn't say.
     """
 
     runner: Runner
@@ -119,3 +121,4 @@ class LoadedModel:
     adapters: Adapters | None = None
     adapter_bytes: int = 0
     labels: Labels | None = None
+    sizes: StepSizes = ON_CPU

@@ -40,6 +40,7 @@ def generating(
     """Return the scheduler of a model's answers, which the tokens `ends` end."""
     bounds = SchedulerConfig.of(
         config,
+        config.sizes(model.sizes),
         blocks=model.kv_blocks,
         max_context=model.max_context,
         vocab_size=model.vocab_size,
@@ -50,11 +51,12 @@ def generating(
     return Scheduler(bounds, keys, clock, drafting=drafting)
 
 
-def encoding(config: EngineConfig, clock: Callable[[], float]) -> EncodeScheduler:
+def encoding(config: EngineConfig, model: LoadedModel, clock: Callable[[], float]) -> EncodeScheduler:
     """Return the scheduler of a model's vectors, scores and classes."""
+    sizes = config.sizes(model.sizes)
     return EncodeScheduler(
-        max_rows=config.max_rows,
-        max_step_tokens=config.max_step_tokens,
+        max_rows=sizes.rows,
+        max_step_tokens=sizes.tokens,
         max_waiting=config.max_waiting,
         max_waiting_per_tenant=config.max_waiting_per_tenant,
         clock=clock,

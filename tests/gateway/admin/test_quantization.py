@@ -60,7 +60,7 @@ def test_it_may_be_written_into_the_options(page):
     [
         ('{"teir": "c"}', "there is no option &#x27;teir&#x27;"),
         ('{"options": {"tier": "d"}}', "options.tier is one of auto, c, torch, reference"),
-        ('{"max_rows": "32"}', "max_rows is a whole number from 1 to 4096"),
+        ('{"max_rows": "32"}', "max_rows is a whole number from 0 to 4096"),
         ('{"speculation": 1000000000}', "speculation is a whole number from 0 to 64"),
         ('{"prefill_seconds": NaN}', "prefill_seconds is a number from 0 to 60, not nan"),
         ('{"dtype": "int3"}', "dtype is one of"),

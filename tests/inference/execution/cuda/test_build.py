@@ -13,7 +13,7 @@ from triton.runtime.interpreter import GridExecutor
 from inference.architectures import load
 from inference.architectures.decoder import Decoder
 from inference.architectures.weights import FolderWeights
-from inference.config import EngineConfig
+from inference.config import ON_GPU, EngineConfig
 from inference.core.step import Row, RowResult, StepPlan
 from inference.errors import ModelRefusedError
 from inference.execution.cuda.build import Sizes, build
@@ -152,7 +152,7 @@ def test_loading_on_a_gpu_builds_by_the_deployments_settings(folder: Path, monke
     monkeypatch.setattr("inference.execution.cuda.device.Cuda", lambda _: device)
     decoder = model(folder, TorchOperators())
     config = EngineConfig("d", "x", max_rows=2, max_step_tokens=16, kv_tokens=64)
-    runner, attention, graphs = load._on_gpu(decoder, config, 40, 0)
+    runner, attention, graphs, _ = load._on_gpu(decoder, config, config.sizes(ON_GPU), 40, 0)
     assert (attention.cache.blocks, attention.max_rows, graphs) == (5, 3, "captured for up to 2 rows")
     assert isinstance(run(runner)[0], int)
 
@@ -161,7 +161,28 @@ def test_loading_on_a_gpu_builds_by_the_deployments_settings(folder: Path, monke
 
     monkeypatch.setattr(decoder, "forward", broken)
     with pytest.raises(ModelRefusedError, match="a step of 16 tokens doesn't fit on cpu: CUDA out of memory"):
-        load._on_gpu(decoder, config, 40, 0)
+        load._on_gpu(decoder, config, config.sizes(ON_GPU), 40, 0)
+
+
+def test_steps_of_a_gpu_are_as_large_as_fit_unless_the_deployment_says_how_large(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("inference.execution.cuda.device.Cuda", lambda _: HostDevice())
+    decoder = model(folder, TorchOperators())
+    forward = decoder.forward
+
+    def small(batch):
+        if batch.ids.shape[0] > 1024:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return forward(batch)
+
+    monkeypatch.setattr(decoder, "forward", small)
+    config = EngineConfig("d", "x", max_rows=2, kv_tokens=64)
+    *_, sizes = load._on_gpu(decoder, config, config.sizes(ON_GPU), 40, 0)
+    assert sizes == (2, 8192, 2048), "the largest step has no more tokens than its rows"
+    config = EngineConfig("d", "x", max_rows=40, kv_tokens=64)
+    *_, sizes = load._on_gpu(decoder, config, config.sizes(ON_GPU), 40, 0)
+    assert sizes == (40, 1024, 2048)
 
 
 @pytest.mark.parametrize(
