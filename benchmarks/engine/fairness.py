@@ -1,6 +1,11 @@
-"""What a light tenant waits beside a flood of another, and what fairness costs: first come, first served beside ours.
+"""What tenants wait for beside each other, and what fairness costs: first come, first served beside ours.
 
+    python benchmarks/engine/fairness.py
     python benchmarks/engine/fairness.py --model var/models/SmolLM2-135M-Instruct
+
+Without a model it prints in seconds what the scheduler does on an imagined machine (0.6B parameters on two cores; a
+step costs what `tests/inference/core/machine.py` says): what equal tenants wait whose prompts come at once, and a small
+request beside many busy tenants or one that floods. With a model it measures a flood.
 
 One tenant sends 100 requests of 300 tokens at once, another a short one each second until the flood has ended; then
 the same with bursts of long prompts by a third tenant. The engine runs in this process (`LocalEngine`), greedy, with
@@ -23,14 +28,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as a worker has it
 
-import torch
-
-from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
 from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, SamplingParams
+from tests.inference.core.crowd import ANSWER, CPU, PROMPT, Waits, equal_tenants, small_beside
+from tests.inference.core.test_flood_seconds import Run, allowed, flood
 
 GREEDY = SamplingParams(temperature=0.0, ignore_eos=True)
 LIGHT_PROMPT, LIGHT_TOKENS = 16, 16
@@ -134,19 +138,64 @@ def percentile(values: list[float], part: float) -> float:
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
 
 
+def print_imagined() -> None:
+    """Print what the scheduler does on an imagined machine."""
+    print(f"Equal tenants, a prompt of {PROMPT} tokens each at once; seconds to the first token\n")
+    print("| tenants | mean by turn | in order of arrival | ratio | last by turn | in order of arrival |")
+    print("|---|---|---|---|---|---|")
+    for tenants in (1, 8, 32, 40, 200):
+        ours, arrival = (equal_tenants(CPU, tenants, is_fair=is_fair) for is_fair in (True, False))
+        print(
+            f"| {tenants} | {ours.mean:.2f} | {arrival.mean:.2f} | {ours.mean / arrival.mean:.3f} | {ours.last:.2f} | "
+            f"{arrival.last:.2f} |",
+            flush=True,
+        )
+    print("\nA small request each five seconds, beside tenants that always have one; seconds to its first token\n")
+    print("| tenants | their prompts | answers | median | longest | rows taken back |")
+    print("|---|---|---|---|---|---|")
+    for tenants in (40, 200):
+        for prompt, answer in ((PROMPT, ANSWER), (PROMPT, 300), (64, 300)):
+            small: Waits = small_beside(CPU, tenants, prompt=prompt, answer=answer)
+            print(
+                f"| {tenants} | {prompt} | {answer} | {small.median:.2f} | {small.last:.2f} | {small.preempted} |",
+                flush=True,
+            )
+    print("\nA small request each second beside one tenant's 100 of 300 tokens; seconds to its first token\n")
+    print("| others | p99 by turn | in order of arrival | three full steps and the prompt | tokens/s of those |")
+    print("|---|---|---|---|---|")
+    for others, burst in (("none", 0), ("8 prompts of 1,000 each 10 s", 8)):
+        runs: list[Run] = [
+            flood(CPU, requests=100, tokens=300, burst=burst, is_fair=is_fair) for is_fair in (True, False)
+        ]
+        rate = runs[0].tokens / runs[0].seconds * runs[1].seconds / runs[1].tokens
+        print(f"| {others} | {runs[0].p99:.3f} | {runs[1].p99:.3f} | {allowed(CPU):.3f} | {rate:.2f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True, help="hub id, folder or GGUF file")
+    parser.add_argument("--model", help="hub id, folder or GGUF file (default: an imagined machine)")
     parser.add_argument("--requests", type=int, default=100, help="of the flood")
     parser.add_argument("--tokens", type=int, default=300, help="of each of them")
     parser.add_argument("--rows", type=int, default=32)
     parser.add_argument("--burst", type=int, default=8, help="long prompts of a burst")
     parser.add_argument("--burst-prompt", type=int, default=1000, help="tokens of each of them")
     parser.add_argument("--burst-every", type=float, default=10.0, help="seconds")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=int, default=0, help="of the model (default: torch's)")
     parser.add_argument("--dtype", default="auto")
     options = parser.parse_args()
+    if options.model is None:
+        print_imagined()
+    else:
+        measure(options)
 
+
+def measure(options: argparse.Namespace) -> None:
+    """Measure a flood on the model, and print it."""
+    import torch  # here and not above: it takes longer than what is imagined
+
+    from inference.architectures.load import load_model
+
+    options.threads = options.threads or torch.get_num_threads()
     room = options.rows * (FLOOD_PROMPT + options.tokens) + 4 * (options.burst_prompt + BURST_TOKENS)
     config = EngineConfig("bench", options.model, dtype=options.dtype, kv_tokens=room)
     loaded = load_model(config, threads=options.threads)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 
-from inference.core.fairness import Turn
+from inference.core.fairness import BEGUN, Turn
 from inference.core.prefix import Key
 from inference.core.resident import Cause, Residents
 from inference.core.sequence import Sequence
+from inference.core.step_times import StepTimes
 from inference.core.waiting import WaitingQueue
 
 
@@ -21,8 +22,15 @@ class Admission:
     share: for that one, room is taken back (`reclaim`), as it is for any such from a tenant that has nothing waiting.
     """
 
-    def __init__(self, residents: Residents, waiting: WaitingQueue[Sequence], clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        residents: Residents,
+        waiting: WaitingQueue[Sequence],
+        times: StepTimes,
+        clock: Callable[[], float],
+    ) -> None:
         self._residents = residents
+        self._times = times
         self._config = residents.config
         self._queue = waiting.queue
         self._clock = clock
@@ -30,40 +38,52 @@ class Admission:
         self._blocked_state: tuple[object, ...] | None = None  # the state in which none could be admitted
         self._missing: set[Key] = set()  # prefixes of those that didn't fit, which may be published
 
-    def tenants(self) -> list[str]:
-        """Return the tenants of which one may be admitted next; none after `next` has found none that fits."""
-        if self._state() == self._blocked_state:
-            return []
-        return [seq.tenant for seq in self._candidates()]
-
-    def next(self, before: Turn | None = None, among: Container[str] | None = None) -> Sequence | None:
+    def next(self, before: Turn | None = None, suits: Callable[[Sequence], bool] | None = None) -> Sequence | None:
         """Admit the first sequence of the queue or, if it doesn't fit, one that may bypass it; None if none fits.
 
-        With `before`, only when the first one's turn comes before that; with `among`, of these tenants only.
+        With `before`, only of tenants whose turn comes before that; with `suits`, only one that it takes, the shortest.
         """
-        head = self._queue.peek()
-        if head is None or (before is not None and self._queue.turn(head.tenant) >= before):
-            return None
+        residents, head = self._residents, self._queue.peek()
         state = self._state()
-        if state == self._blocked_state:
+        if head is None or state == self._blocked_state:
             return None
         self._missing = set()
-        is_first = tried_all = True
-        for seq in self._candidates():
-            if among is not None and seq.tenant not in among:
-                tried_all = False
-                continue
-            if is_first and before is not None and self._queue.turn(seq.tenant) >= before:
-                return None
-            is_first = False
-            if self.admit(seq, may_preempt=seq is head):
-                if seq is not head and (among is None or head.tenant in among):
+        all_tried = True
+        for seq in self._candidates() if suits is None else self._shortest_first():
+            is_later = before is not None and self._queue.turn(seq.tenant) >= before
+            if is_later or (suits is not None and not suits(seq)):
+                all_tried = False
+            elif self.admit(seq, may_preempt=seq is head):
+                if seq is not head and not residents.fits(*self._wanted(head)):
                     head.bypassed += 1
                 return seq
-        if tried_all:
+        if all_tried:
             self._blocked_state = state
-            self._residents.pool.awaited = self._missing
+            residents.pool.awaited = self._missing
         return None
+
+    def left(self, seq: Sequence) -> int:
+        """How many tokens of `seq`, running or waiting, are still to be computed."""
+        if seq.blocks:
+            return seq.due
+        return seq.known - self._config.block_size * len(self._residents.match(seq))
+
+    def is_short(self, seq: Sequence) -> bool:
+        """Whether what is left of `seq` takes little of a step: a block, or `prefill_seconds` and 3/4 of its tokens."""
+        left, config = self.left(seq), self._config
+        if left <= config.block_size:
+            return True
+        most = min(config.prefill_chunk, 3 * self._residents.bounds.tokens // 4)
+        return left <= most and self._times.prefill_seconds(seq.known - left, left) <= (config.prefill_seconds or 0.1)
+
+    def is_newcomer(self, seq: Sequence) -> bool:
+        """Whether `seq`, which waits, is short, and its tenant has few rows."""
+        return self._residents.shares.has_few(seq.tenant, self._residents.bounds.rows) and self.is_short(seq)
+
+    def _wanted(self, seq: Sequence) -> tuple[list[int], int]:
+        """Return the cached blocks of `seq`, which waits, and how many more it needs."""
+        matched = self._residents.match(seq)
+        return matched, self._config.blocks_for(seq.known) - len(matched)
 
     def _state(self) -> tuple[object, ...]:
         """When none fits, none will until this changes.
@@ -83,8 +103,7 @@ class Admission:
         residents = self._residents
         if len(residents.running) >= residents.bounds.rows and not (may_preempt and residents.paused):
             return False
-        matched = residents.match(seq)
-        fresh = self._config.blocks_for(seq.known) - len(matched)
+        matched, fresh = self._wanted(seq)
         if not residents.fits(matched, fresh) and not (may_preempt and self._preempt_paused(matched, fresh)):
             self._missing |= residents.missing(seq, matched)
             return False
@@ -96,32 +115,38 @@ class Admission:
         From those that were served more, or have nothing waiting. A tenant with less than half of its share gets
         another row in each step; one with more, each `reclaim_seconds`, since tenants that always wait have now more
         and now less. Of the tenant that was served most, the sequences with the fewest computed tokens are preempted;
-        nothing happens when all of those above the shares would not be enough. One that has waited `reclaim_seconds`
-        takes what it lacks of its share from lower bands, whatever these have. With a step `in_flight` none is
-        preempted: return True when one would have to be.
+        nothing happens when all that give room would not be enough. Last rows are given too, one in a step. With a step
+        `in_flight` none is preempted: return True when one would have to be.
         """
-        residents, queue = self._residents, self._queue
-        rows = residents.bounds.rows
-        above = [tenant for tenant in residents.shares.rows if residents.shares.is_above(tenant, rows)]
-        head = queue.peek()
-        if not above and (head is None or all(one.band >= head.band for one in residents.running)):
+        residents, shares, queue = self._residents, self._residents.shares, self._queue
+        rows, head = residents.bounds.rows, queue.peek()
+        if (
+            queue.waiting_tenants <= shares.rows.keys()
+            and not any(shares.is_above(tenant, rows) for tenant in shares.rows)
+            and (head is None or all(one.band >= head.band for one in residents.running))
+        ):
             return False
-        for seq in self._candidates():
-            if self._is_due(seq):
-                matched = residents.match(seq)
-                fresh = self._config.blocks_for(seq.known) - len(matched)
-                if (
-                    residents.shares.is_below(seq.tenant, rows, fresh)
-                    and not residents.fits(matched, fresh)
-                    and not (seq is head and self._preempt_paused(matched, fresh))
-                    and (victims := self._victims(seq, above, matched, fresh))
-                ):
-                    if in_flight:
-                        return True
-                    if self._take_back(victims, matched, fresh) and self._place(seq, matched, fresh):
-                        residents.shares.reclaimed_at[seq.tenant] = self._clock()
-                        if seq is not head and head is not None:
-                            head.bypassed += 1
+        for seq in self._shortest_first():
+            if not self._is_due(seq):
+                continue
+            matched, fresh = self._wanted(seq)
+            if (
+                not shares.is_below(seq.tenant, rows, fresh)
+                or residents.fits(matched, fresh)
+                or (seq is head and self._preempt_paused(matched, fresh))
+            ):
+                continue
+            lent = self._lent(seq)
+            if not (victims := self._victims(lent, matched, fresh)):
+                victims = self._victims([*lent, *self._last_rows(seq, lent)], matched, fresh)
+            if victims and in_flight:
+                return True
+            if victims and self._take_back(victims, matched, fresh) and self._place(seq, matched, fresh):
+                shares.reclaimed_at[seq.tenant] = self._clock()
+                if head is not None and seq is not head:
+                    head.bypassed += 1
+                if len(victims) > len(lent):
+                    break
         return False
 
     def _candidates(self) -> Iterator[Sequence]:
@@ -140,6 +165,10 @@ class Admission:
             if not seq.failures:
                 yield seq
 
+    def _shortest_first(self) -> list[Sequence]:
+        """The candidates of the highest band by what is left of their prompts: one that takes little waits little."""
+        return sorted(self._candidates(), key=lambda seq: (-seq.band, self.left(seq)))
+
     def _is_due(self, seq: Sequence) -> bool:
         """Whether its tenant has few rows, or has waited for more long enough."""
         shares = self._residents.shares
@@ -149,44 +178,62 @@ class Admission:
         since = max(seq.submitted_at, seq.preempted_at, self._residents.shares.reclaimed_at.get(seq.tenant, 0.0))
         return self._clock() - since >= self._config.reclaim_seconds
 
-    def _victims(self, seq: Sequence, above: list[str], matched: list[int], fresh: int) -> list[Sequence]:
-        """Return what to preempt so that `seq` fits; none when that is not enough."""
+    def _lent(self, seq: Sequence) -> list[Sequence]:
+        """Return what tenants above their shares give to `seq`, the first to be preempted first."""
         residents, turn = self._residents, self._queue.turn
         shares, rows = residents.shares, residents.bounds.rows
-        band, counter, _ = turn(seq.tenant)
-
-        def lends(tenant: str) -> bool:
+        place = turn(seq.tenant)[:2]
+        found: list[Sequence] = []
+        for tenant in sorted(shares.rows, key=turn, reverse=True):
+            theirs = turn(tenant)[:2]
             # One of a higher band keeps what it has, and one that was served less and waits for more.
-            theirs = turn(tenant)
-            return theirs[:2] >= (band, counter) or (theirs[0] == band and not self._queue.waiting(tenant))
-
-        lenders = sorted(filter(lends, above), key=turn, reverse=True)
-        victims: list[Sequence] = []
-        released, shared = 0, set(matched)
-
-        def freed(victim: Sequence) -> int:
-            # What `seq` would share with it is no gain.
-            return residents.pool.exclusive([block for block in victim.blocks if block not in shared])
-
-        for tenant in lenders:
-            theirs = sorted((one for one in residents.running if one.tenant == tenant), key=lambda one: one.computed)
+            if theirs < place and (theirs[0] < place[0] or self._queue.waiting(tenant)):
+                continue
             given_blocks = 0
-            for given_rows, victim in enumerate(theirs):
+            for given_rows, one in enumerate(self._by_work(tenant)):
                 if not shares.is_above(tenant, rows, given_rows, given_blocks):
                     break
-                victims.append(victim)
-                given_blocks += len(victim.blocks)
-                released += freed(victim)
-                if residents.pool.fits(matched, fresh, self._config.watermark - released):
-                    return victims
-        if not self._has_waited(seq):
-            return []
-        lower = [one for one in residents.running if turn(one.tenant)[0] > band and one not in victims]
-        for victim in sorted(lower, key=lambda one: (turn(one.tenant), -one.computed), reverse=True):
-            victims.append(victim)
-            released += freed(victim)
-            if residents.pool.fits(matched, fresh, self._config.watermark - released):
-                return victims
+                found.append(one)
+                given_blocks += len(one.blocks)
+        return found
+
+    def _by_work(self, tenant: str) -> list[Sequence]:
+        return sorted((one for one in self._residents.running if one.tenant == tenant), key=lambda one: one.computed)
+
+    def _last_rows(self, seq: Sequence, lent: list[Sequence]) -> list[Sequence]:
+        """Return what tenants give to `seq` of their last rows: a row without work first, then of the one served most.
+
+        One that has waited takes what it lacks of its share from lower bands. Of its own band, where all rows are
+        taken, a tenant without one takes one for a request of which nothing ran, if that is short or others took its
+        place too often: of a long prompt of which nothing is computed, or of an answer whose tenant was served more. So
+        a request makes another wait once at most.
+        """
+        turn, residents = self._queue.turn, self._residents
+        band, counter, _ = turn(seq.tenant)
+        has_waited = self._has_waited(seq)
+        lacks_row = len(residents.running) >= residents.bounds.rows and not residents.shares.rows[seq.tenant]
+        may_take = lacks_row and not seq.begun and (seq.bypassed >= self._config.max_bypass or self.is_short(seq))
+
+        def gives(one: Sequence) -> bool:
+            theirs = turn(one.tenant)
+            if theirs[0] != band:
+                return theirs[0] > band and has_waited
+            if one.computed:
+                return may_take and theirs[1] > counter and one.computed >= len(one.prompt)
+            return may_take and one.bypassed < self._config.max_bypass and not self.is_short(one)
+
+        given = [one for one in residents.running if one not in lent and gives(one)]
+        return sorted(given, key=lambda one: (not one.computed, turn(one.tenant), -one.computed), reverse=True)
+
+    def _victims(self, given: list[Sequence], matched: list[int], fresh: int) -> list[Sequence]:
+        """Return what of `given` to preempt so that one fits; none when all is not enough."""
+        pool, shared = self._residents.pool, set(matched)
+        released = 0
+        for number, one in enumerate(given, 1):
+            # What is shared with the one that is to fit is no gain.
+            released += pool.exclusive([block for block in one.blocks if block not in shared])
+            if pool.fits(matched, fresh, self._config.watermark - released):
+                return given[:number]
         return []
 
     def _take_back(self, victims: list[Sequence], matched: list[int], fresh: int) -> bool:
@@ -195,6 +242,8 @@ class Admission:
         return self._residents.fits(matched, fresh)
 
     def _place(self, seq: Sequence, matched: list[int], fresh: int) -> bool:
+        band, counter, _ = self._queue.turn(seq.tenant)
+        seq.turn = band, counter, BEGUN
         if not self._residents.place(seq, matched, fresh):
             return False
         if seq.cached_tokens is None:

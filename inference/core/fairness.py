@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Generic, Protocol, TypeVar
@@ -65,6 +65,7 @@ class Prices:
 
 Turn = tuple[int, int, int]
 """A tenant's place in the order of turns, the lowest first: its band (negative), its counter, its lift (negative)."""
+BEGUN = -(2**63)  # in the place of the lift: what was admitted goes before what waits with the same counter
 
 
 @dataclass(slots=True)
@@ -129,6 +130,11 @@ class FairQueue(Generic[T]):
         """How many items of `tenant` wait."""
         share = self._waiting.get(tenant)
         return len(share.items) if share else 0
+
+    @property
+    def waiting_tenants(self) -> KeysView[str]:
+        """The tenants of which one waits."""
+        return self._waiting.keys()
 
     def counter(self, tenant: str) -> int:
         """The weighted service of `tenant`; 0 for an unknown one."""

@@ -38,8 +38,8 @@ class Planner:
         self.residents = Residents(config, bounds, keys, waiting, clock)
         self.times = StepTimes(config.rows)
         self.suspects = Suspects(bounds)
-        self._admission = Admission(self.residents, waiting, clock)
-        self._prefill = Prefill(config, bounds, self.times, waiting, self._admission)
+        self._admission = Admission(self.residents, waiting, self.times, clock)
+        self._prefill = Prefill(config, bounds, self.times, waiting, self._admission, clock=clock)
         self._queue = waiting.queue
 
     def choose(self, *, in_flight: bool) -> dict[Sequence, int]:

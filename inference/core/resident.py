@@ -86,7 +86,6 @@ class Residents:
         seq.table = tuple(seq.blocks)
         seq.slot = heapq.heappop(self._slots)
         seq.status = Status.RUNNING
-        seq.bypassed = 0
         seq.scheduled = seq.computed = len(matched) * self.config.block_size
         seq.reach = seq.known
         seq.published = len(matched)
@@ -143,6 +142,7 @@ class Residents:
         self.free(seq)
         seq.scheduled = seq.computed = seq.published = 0
         seq.preempted_at = self._clock()
+        seq.bypassed = 0
         self.preemptions[cause] += 1
         if seq.status is Status.RUNNING:
             seq.status = Status.WAITING

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from inference.core.fairness import Turn
 from inference.core.grammar import Grammar
 from inference.core.prefix import Key
 from inference.types import EngineFault, Finished, FinishReason, Resumed, SamplingParams, Usage
@@ -72,6 +73,7 @@ class Sequence:
     banned: tuple[int, ...] = ()  # with min_tokens: its `stops`
     root: Key = b""
     slot: int = -1
+    turn: Turn = (0, 0, 0)  # its tenant's when it got its slot
     scheduled: int = 0
     computed: int = 0
     published: int = 0  # blocks at the start of the table that were published or matched

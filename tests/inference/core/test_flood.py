@@ -107,9 +107,10 @@ def test_a_light_tenant_hardly_waits_beside_a_flood(case: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", first(CASES))
 def test_fairness_costs_at_most_a_twentieth_of_the_throughput(case: str) -> None:
+    """Or a tenth in a pool that doesn't hold what runs, where it decides who is computed again."""
     fair, first_come = flood(**CASES[case]), flood(**CASES[case], light="flood", bursts="flood")
     assert fair.tokens == first_come.tokens
-    assert fair.steps <= first_come.steps / 0.95
+    assert fair.steps <= first_come.steps / (0.9 if "blocks" in CASES[case] else 0.95)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ class Slow(Bench):
 
 
 def test_tokens_seconds_and_rows_are_counted_by_phase_and_tenant():
-    bench = Slow(max_rows=4, max_step_tokens=16, prefill_chunk=16)
+    bench = Slow(max_rows=4, max_step_tokens=16, prefill_chunk=16, prefill_seconds=0.0)
     bench.submit("one", 12, 3, tenant="a")
     bench.run()
     bench.submit("again", 12, 3, tenant="a")
@@ -35,7 +35,7 @@ def test_tokens_seconds_and_rows_are_counted_by_phase_and_tenant():
 
 
 def test_a_prompt_computed_again_is_not_counted_again():
-    bench = Slow(prefix_cache=False)
+    bench = Slow(prefix_cache=False, prefill_seconds=0.0)
     seq = bench.submit("r", 12, 3)
     bench.step()
     bench.step()

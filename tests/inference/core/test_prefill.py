@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.inference.core.driving import Bench
 from tests.inference.core.machine import Machine, MachineBench
 
@@ -28,22 +30,39 @@ def parts(one: Bench) -> dict[str, int]:
     return {row.request_id: row.count for row in plan.rows if row.count > 1}
 
 
-def test_a_prompt_whose_turn_is_later_is_not_held_up_by_long_ones():
-    """A prompt is charged whole when it is admitted, so the counter of a tenant whose prompts are computed stands."""
+def test_equal_prompts_are_read_one_after_the_other():
     one = bench()
-    for number in range(3):
-        one.submit(f"long{number}", [7] * 300, tenant="long")
+    for tenant in "abc":
+        one.submit(tenant, [7] * 100, tenant=tenant)
+    assert [parts(one) for _ in range(4)] == [{"a": 80}, {"a": 20, "b": 60}, {"b": 40, "c": 39}, {"c": 61}]
+
+
+def test_a_tenants_further_prompts_wait_for_the_turns_of_others():
+    one = bench(max_step_tokens=160)
+    for name, tenant in (("long0", "long"), ("long1", "long"), ("other", "other")):
+        one.submit(name, [7] * 300, tenant=tenant)
+    assert parts(one) == {"long0": 80, "other": 80}
+
+
+def test_short_prompts_of_newcomers_go_first_in_three_quarters_of_a_step():
+    """Whatever their turns: the first long prompt is charged whole, so they might come after it."""
+    one = bench()
+    one.submit("long", [7] * 300, tenant="long")
     one.step()
-    one.submit("short", [7] * 20, tenant="short")
-    one.scheduler.waiting.queue.charge("short", prompt=1000)
-    assert parts(one) == {"long0": 60, "short": 20}
+    for number in range(4):
+        one.submit(f"short{number}", [7] * 20, tenant=f"short{number}")
+        one.scheduler.waiting.queue.charge(f"short{number}", prompt=1000)
+    assert parts(one) == {"short0": 20, "short1": 20, "short2": 20, "long": 20}
+    assert parts(one) == {"short3": 20, "long": 57}, "beside three rows that decode"
 
 
-def test_tenants_share_a_step_by_weight():
+@pytest.mark.parametrize(("prompt", "expected"), [(110, {"light": 20, "heavy": 60}), (111, {"light": 80})])
+def test_a_prompt_of_half_of_what_the_first_has_left_shares_the_step_by_weight(prompt: int, expected: dict[str, int]):
     one = bench()
     one.submit("light", [7] * 300, tenant="a")
-    one.submit("heavy", [7] * 300, tenant="b", weight=3000)
-    assert parts(one) == {"light": 20, "heavy": 60}
+    one.step()
+    one.submit("heavy", [7] * prompt, tenant="b", weight=3000)
+    assert parts(one) == expected
 
 
 def test_what_a_tenant_leaves_is_lent():

@@ -41,7 +41,7 @@ def test_the_deadline_is_for_the_queue_alone_also_after_a_preemption():
 
 
 def test_what_has_a_slot_and_was_never_computed_has_only_waited():
-    """On a machine that is too slow for two prompts a step one of them is admitted and has its turn later."""
+    """As one that took a row and has its turn later."""
     machine = Machine(base=0.010, row=0.002, context=0.0, token=1.5e-3, pair=0.0)
     bench = MachineBench(machine, blocks=600, block_size=16, max_context=600, max_rows=8, max_step_tokens=512)
     bench.submit("decodes", [5] * 40, 400, tenant="c")
@@ -50,6 +50,7 @@ def test_what_has_a_slot_and_was_never_computed_has_only_waited():
     both = [bench.submit(name, [7] * 300, tenant=name, queue_seconds=1.0) for name in "ab"]
     bench.step()
     (late,) = [seq for seq in both if not seq.begun]
+    assert bench.scheduler._planner._admission.admit(late, may_preempt=False)
     assert late.slot >= 0
     assert bench.now < submitted_at + 1.0
     bench.now = submitted_at + 1.0
@@ -75,6 +76,7 @@ def test_what_was_never_computed_costs_nothing_though_some_of_it_was_in_the_cach
     counters = {name: bench.scheduler.waiting.queue.counter(name) for name in "ab"}
     bench.step()
     (late,) = [seq for seq in both if not seq.begun]
+    assert bench.scheduler._planner._admission.admit(late, may_preempt=False)
     assert late.cached_tokens == 160
     assert bench.scheduler.waiting.queue.counter(late.tenant) > counters[late.tenant]
     if how == "cancelled":
