@@ -81,7 +81,7 @@ def test_waits_first_tokens_and_gaps_are_counted_in_buckets():
     bench = Bench(max_rows=1, max_context=128, blocks=64)
     bench.submit("one", 6, 3)
     bench.submit("two", 6, 2)
-    bench.submit("gone", 6, 2, tenant="b")
+    bench.submit("gone", 6, 2)
     for _ in range(3):
         bench.now += 0.04
         bench.step()

@@ -92,14 +92,14 @@ def test_a_long_prompt_never_holds_decoding_rows_longer_than_the_setting():
     assert longest_step(bench(0.05)) < seconds([(1, 700)] * 2) + 0.05 * 1.05
 
 
-def test_without_decoding_rows_a_prompt_takes_whole_steps():
+def test_without_decoding_rows_a_prompt_takes_five_times_the_setting():
     one = bench(0.05)
     one.submit("first", [5] * 400, 4, tenant="a")
     one.run()
     one.submit("long", [index % 97 for index in range(3000)], 4, tenant="b")
-    plan = one.step()
-    assert plan is not None
-    assert plan.tokens == 1024
+    before = one.now
+    one.step()
+    assert 4.5 * 0.05 < one.now - before < 5.5 * 0.05
 
 
 def test_a_slow_machine_goes_on_block_by_block():
