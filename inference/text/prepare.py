@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from inference.guidance.grammars import Grammars
 from inference.guidance.thinking import ThinkingGrammar
 from inference.json_files import read_object
 from inference.labels import Labels, LabelSet
+from inference.messages import Message, Reasoning
 from inference.text.answer import Parsing
 from inference.text.chats import Chats
 from inference.text.tokenizer import Tokenizer
@@ -24,6 +25,9 @@ _ENDING = 16  # tokens of a prompt, among which a thought may have been opened
 MOST_LABEL_TOKENS = 64
 MOST_PROBABILITIES = 65_536  # of one classification: they are the answer, and a label of the model's own costs nothing
 CHARACTERS_PER_TOKEN = 128  # of the longest tokens in common vocabularies, which are white space
+UNCOUNTED = 4  # characters for each token that may be taken: a text of no more is encoded without being counted before
+PIECE = 4096  # characters that are counted at once
+SEAM = 8  # tokens that a piece may have more than the same characters within their text
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,19 +224,13 @@ class Preparer:
             raise InvalidRequestError("there are no messages", param=field)
         if any(message.images for message in request.messages):
             raise InvalidRequestError("this model takes no images", code="images_not_supported", param=field)
-        raw = len(prompt) if isinstance(prompt, str) else 0
-        characters = raw + sum(message.characters for message in request.messages)
-        characters += request.tools.characters if request.tools is not None else 0
-        if characters > CHARACTERS_PER_TOKEN * self._max_input:  # counting tokens would take seconds
-            raise InvalidRequestError(
-                f"the prompt has {characters} characters, more than fit into this model's {self._context} tokens",
-                code="context_length_exceeded",
-                param=field,
-            )
         if prompt is None:
+            self._bounded(tokenizer, "".join(_texts_of(request)), "the prompt", field)
             ids = tuple(tokenizer.prompt(request.messages, self._chats.rendering(request)))
+        elif isinstance(prompt, str):
+            ids = tuple(tokenizer.raw(self._bounded(tokenizer, prompt, "the prompt", field), special=special))
         else:
-            ids = tuple(tokenizer.raw(prompt, special=special)) if isinstance(prompt, str) else prompt
+            ids = prompt
         if not ids:
             raise InvalidRequestError("the prompt is empty", param=field)
         self._check_ids(ids, field)  # a tokenizer may have added tokens that its model lacks
@@ -244,34 +242,23 @@ class Preparer:
         if not request.inputs:
             raise InvalidRequestError("there is no input", param="input")
         inputs: list[tuple[int, ...]] = []
-        longest = CHARACTERS_PER_TOKEN * self._max_input
-        for number, given in enumerate(request.inputs):
-            item = given
+        limit = self._max_input if request.truncate else None
+        for number, item in enumerate(request.inputs):
             if isinstance(item, str):
-                if len(item) > longest:
-                    if not request.truncate:
-                        raise InvalidRequestError(
-                            f"input {number} has {len(item)} characters, too many for {self._max_input} tokens",
-                            code="context_length_exceeded",
-                            param="input",
-                        )
-                    item = item[:longest]
-                ids = tuple(tokenizer.encode(item))
-                self._check_ids(ids, "input")
+                text = self._bounded(tokenizer, item, f"input {number}", "input", cut=request.truncate)
+                ids = tuple(tokenizer.encode(text, limit or 0))
             else:
-                self._check_ids(item, "input")
                 ids = tuple(item)
+            self._check_ids(ids, "input")
+            ids = ids[:limit]
             if not ids:
                 raise InvalidRequestError(f"input {number} is empty", param="input")
             if len(ids) > self._max_input:
-                if not request.truncate:
-                    raise InvalidRequestError(
-                        f"input {number} has {len(ids)} tokens, this model takes {self._max_input}",
-                        code="context_length_exceeded",
-                        param="input",
-                    )
-                limit = self._max_input
-                ids = tuple(tokenizer.encode(item, limit)) if isinstance(item, str) else ids[:limit]
+                raise InvalidRequestError(
+                    f"input {number} has {len(ids)} tokens, this model takes {self._max_input}",
+                    code="context_length_exceeded",
+                    param="input",
+                )
             inputs.append(ids)
         return Prompt(request, 0, inputs=tuple(inputs))
 
@@ -305,16 +292,14 @@ class Preparer:
             )
         inputs: list[tuple[int, ...]] = []
         seconds: list[int] = []
-        longest = CHARACTERS_PER_TOKEN * self._max_input
         for number, text in enumerate(request.inputs):
             query = queries[number if len(queries) > 1 else 0]
             if not isinstance(text, str):
                 raise InvalidRequestError(f"pair {number}: a score is of texts, not of token ids")
             limit = self._max_input if request.truncate else 0
-            is_long = len(query) + len(text) > longest
-            pair = None
-            if not is_long or (limit and len(query) < longest):
-                pair = tokenizer.pair(query, text[:longest] if limit else text, limit)
+            first = self._bounded(tokenizer, query, f"the query of pair {number}", "input")
+            second = self._bounded(tokenizer, text, f"the text of pair {number}", "input", cut=request.truncate)
+            pair = tokenizer.pair(first, second, limit)
             if pair is None or len(pair.ids) > self._max_input:
                 size = f"{len(query) + len(text)} characters" if pair is None else f"{len(pair.ids)} tokens"
                 raise InvalidRequestError(
@@ -327,9 +312,40 @@ class Preparer:
             seconds.append(pair.second)
         return Prompt(request, 0, inputs=tuple(inputs), seconds=tuple(seconds))
 
+    def _bounded(self, tokenizer: Tokenizer, text: str, what: str, param: str, *, cut: bool = False) -> str:
+        """Return the text, or where it is to be `cut` a beginning with all tokens that may be taken; raise
+        `InvalidRequestError` for one that surely has more. However long it is, that costs what those tokens do.
+        """
+        if len(text) <= UNCOUNTED * self._max_input:
+            return text
+        place = count = 0
+        most = min(len(text), CHARACTERS_PER_TOKEN * self._max_input)
+        while place < most and count <= self._max_input:
+            piece = text[place : min(place + PIECE, most)]
+            count += max(0, len(tokenizer.raw(piece, special=False)) - SEAM)
+            place += len(piece)
+        if cut:
+            return text[:place]
+        if place == len(text) and count <= self._max_input:
+            return text
+        raise InvalidRequestError(
+            f"{what} has {len(text)} characters, more than this model's {self._max_input} tokens",
+            code="context_length_exceeded",
+            param=param,
+        )
+
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
         if ids and not 0 <= min(ids) <= max(ids) < self._vocab_size:
             check_ids(ids, self._vocab_size, param)
+
+
+def _texts_of(request: GenerationRequest) -> Iterator[str]:
+    """Yield what every chat template renders of the request: it may leave thoughts out."""
+    if request.tools is not None:
+        yield from request.tools.texts
+    for message in request.messages:
+        spoken = (part for part in message.parts if not isinstance(part, Reasoning))
+        yield from Message(message.role, tuple(spoken)).texts
 
 
 def recommended_sampling(folder: Path) -> dict[str, float]:

@@ -16,7 +16,7 @@ from inference.errors import InvalidRequestError
 from inference.local.engine import LocalEngine
 from inference.messages import Image, Message
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
-from inference.text.prepare import CHARACTERS_PER_TOKEN
+from inference.text.prepare import CHARACTERS_PER_TOKEN, PIECE
 from inference.text.turns import PLAIN, Rendering
 from inference.types import Kind
 from tests.inference.engine_contract import chat, embedding
@@ -164,6 +164,51 @@ def test_what_can_never_fit_is_refused_before_it_is_encoded(
     assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
     monkeypatch.undo()
     assert encoding.prepare(replace(embedding(text), truncate=True)).tokens == 16
+
+
+class Measured(ByteTokenizer):
+    """A tokenizer that knows how much it was given, and for which white space is nothing."""
+
+    def __init__(self) -> None:
+        self.characters = 0
+
+    def raw(self, text: str, *, special: bool = True) -> list[int]:
+        self.characters += len(text)
+        return super().raw("".join(text.split()))
+
+    def prompt(self, messages: Sequence[Message], rendering: Rendering = PLAIN) -> list[int]:
+        return [ids for message in messages for text in message.texts for ids in self.raw(text)]
+
+    def encode(self, text: str, limit: int = 0) -> list[int]:
+        return self.raw(text)[: limit or None]
+
+
+@pytest.mark.parametrize("text", ["😀" * 280_000, "x" * 1_000_000, " " * 20_000 + "x" * 1_000_000])
+@pytest.mark.parametrize("kind", ["chat", "prompt", "input", "cut", "pair"])
+def test_a_text_costs_what_can_be_taken_of_it(kind: str, text: str) -> None:
+    """A megabyte that no context holds was tokenised as a whole, and other tenants' prompts waited for it."""
+    tokenizer = Measured()
+    kinds = {"chat": "chat", "prompt": "chat", "pair": "score"}.get(kind, "embedding")
+    spec = EngineConfig("d", "fake", architecture="fake", options={"kinds": [kinds], "max_context": 256})
+    engine = LocalEngine(spec, load_fake_model(spec), tokenizer, secret=b"s", clock=lambda: 0.0)
+    asked = {
+        "chat": chat(text),
+        "prompt": replace(chat(""), messages=(), prompt=text),
+        "pair": replace(embedding(text), kind=Kind.SCORE, queries=("which?",)),
+    }.get(kind, embedding(text, truncate=kind == "cut"))
+    if kind == "cut":
+        assert engine.prepare(asked).tokens == 256
+    else:
+        with pytest.raises(InvalidRequestError, match="characters, more than") as refused:
+            engine.prepare(asked)
+        assert refused.value.code == "context_length_exceeded"
+    assert tokenizer.characters <= 2 * (20_000 + 2 * PIECE)
+
+
+def test_a_long_text_of_few_tokens_is_taken() -> None:
+    spec = EngineConfig("d", "fake", architecture="fake", kv_tokens=256)
+    engine = LocalEngine(spec, load_fake_model(spec), Measured(), secret=b"s", clock=lambda: 0.0)
+    assert engine.prepare(chat("x" + " " * 30_000 + "y")).tokens == 2
 
 
 class Foreign(ByteTokenizer):
