@@ -1,8 +1,9 @@
-"""Compiling grammars in a process of its own first, since nothing else can end a compilation that goes on too long.
+"""Compiling grammars in processes of their own first, since nothing else can end a compilation that goes on too long.
 
 Most grammars end at llguidance's own limits; for some (an integer that is a multiple of 999983) it works for minutes.
-The process has a bounded memory, and may take `SECONDS` of a processor for each grammar. That time alone is a verdict:
-a process that is silent or gone may be so for the sake of others.
+A process that has read the vocabulary forks one for each grammar, so that grammars are checked beside each other and
+none of them costs the vocabulary when it is ended. Memory is bounded, and the processor's time for a grammar: that time
+alone is a verdict, since a process that is silent or gone may be so for the sake of others.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import json
 import logging
 import os
 import resource
-import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from contextlib import suppress
@@ -24,12 +26,15 @@ from typing import Any
 from inference.errors import OverloadedError
 from inference.guidance import library
 
-SECONDS = 2  # of a processor, for one grammar
+SECONDS = (
+    0.5  # of a processor, for one grammar: what passes is compiled again in the worker, where steps wait meanwhile
+)
 START_SECONDS = 30.0
 WALL_SECONDS = 6.0  # where others use the processors too; a gateway gives up on its call after 10
 MEMORY = 2 << 30  # bytes of addresses
 
-TOO_LONG = f"compiling it takes more than {SECONDS} s"
+TOO_LONG = f"compiling it takes more than {SECONDS:g} s"
+_NO_MEMORY = "no memory"
 
 log = logging.getLogger(__name__)
 
@@ -37,109 +42,150 @@ log = logging.getLogger(__name__)
 class Checker:
     """Compiles grammars for one vocabulary: `serialized`, `size` and `ends` as `library.Vocabulary` takes them.
 
-    The process is started when the first grammar comes, and again after it was ended. For one thread at a time.
+    The process is started when the first grammar comes, and again after it was ended. For any threads.
     """
 
     def __init__(self, serialized: str, size: int, ends: frozenset[int]) -> None:
         self._vocabulary = _line([serialized, size, sorted(ends)])
         self._process: subprocess.Popen[bytes] | None = None
+        self._calls: socket.socket | None = None  # to the process: a connection for each grammar
+        self._lock = threading.Lock()
 
     def problem(self, grammar: str) -> str | None:
         """Return why `grammar` can't be compiled, TOO_LONG among others; None when it can. Raise `OverloadedError` when
         that can't be told now.
         """
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs, self._lock:
+                process = self._running()
+                assert self._calls is not None
+                with suppress(OSError):  # it has just ended: there will be no answer
+                    socket.send_fds(self._calls, [b"."], [theirs.fileno()])
+            answer = _asked(ours, _line(grammar), WALL_SECONDS)
+        if answer:
+            problem = json.loads(answer)
+            if problem == TOO_LONG:
+                log.warning("a grammar of %d characters: %s", len(grammar), TOO_LONG)
+            if problem != _NO_MEMORY:
+                return None if problem is None else str(problem)
+        if answer is None:
+            with self._lock:
+                if self._process is process:  # nobody has done it yet
+                    self._end()
+        log.warning("a grammar of %d characters was not checked", len(grammar))
+        raise OverloadedError("What guides the answer could not be compiled now: try again.")
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        """Return the process, started if need be; raise `OverloadedError` when it can't be now."""
         if self._process is not None and self._process.poll() is not None:
             self._end()
         if self._process is None:
-            self._start()
-        answer = self._ask(_line(grammar), WALL_SECONDS)
-        if answer is not None:
-            problem = json.loads(answer)
-            return None if problem is None else str(problem)
-        status = self._end()
-        if status == -signal.SIGXCPU:
-            log.warning("a grammar of %d characters: %s", len(grammar), TOO_LONG)
-            return TOO_LONG
-        log.warning("a grammar of %d characters was not checked: the process ended with %d", len(grammar), status)
-        raise OverloadedError("What guides the answer could not be compiled now: try again.")
+            self._process = self._started()
+        return self._process
 
-    def _start(self) -> None:
+    def _started(self) -> subprocess.Popen[bytes]:
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "inference.guidance.checking"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        self._finalizer = weakref.finalize(self, _end, self._process)
-        if self._ask(self._vocabulary, START_SECONDS) is None:
-            self._end()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "inference.guidance.checking"],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            )
+        self._calls = ours
+        self._finalizer = weakref.finalize(self, _end, process, ours)
+        if not _asked(ours, self._vocabulary, START_SECONDS):
+            self._finalizer()
             raise OverloadedError("The process that compiles grammars could not be started now: try again.")
+        return process
 
-    def _end(self) -> int:
-        """End the process; return its exit status."""
-        process, self._process = self._process, None
-        assert process is not None
+    def _end(self) -> None:
+        self._process = None
         self._finalizer()
-        return process.returncode
 
-    def _ask(self, line: bytes, seconds: float) -> bytes | None:
-        """Return the line with which the process answers; None when it ends without, or time is over."""
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(line)
-            process.stdin.flush()
-        except BrokenPipeError:
-            return None
-        poll = select.poll()
-        poll.register(process.stdout, select.POLLIN | select.POLLHUP)
-        until = time.monotonic() + seconds
-        answer = b""
+
+def _asked(connection: socket.socket, line: bytes, seconds: float) -> bytes | None:
+    """Return the line that answers `line`, empty where the other end is closed without; None when time is over."""
+    until = time.monotonic() + seconds
+    answer = b""
+    try:
+        connection.settimeout(seconds)
+        connection.sendall(line)
         while not answer.endswith(b"\n"):
-            if not poll.poll(max(0.0, until - time.monotonic()) * 1000):
-                return None
-            read = os.read(process.stdout.fileno(), 65536)
+            connection.settimeout(max(0.001, until - time.monotonic()))
+            read = connection.recv(65536)
             if not read:
-                return None
+                return b""
             answer += read
-        return answer
+    except TimeoutError:
+        return None
+    except OSError:
+        return b""
+    return answer
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _end(process: subprocess.Popen[bytes], calls: socket.socket) -> None:
     process.kill()
     process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(BrokenPipeError):  # of what it hadn't read
-                pipe.close()
+    calls.close()
 
 
 def serve() -> None:
-    """Answer each line of the standard input with one, until it ends: a vocabulary, and then grammars."""
+    """Fork a process for each connection that comes through the standard input, until that ends; first of all a line
+    with the vocabulary comes.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     os.nice(5)  # the engine's steps come first
-    serialized, size, ends = json.loads(sys.stdin.buffer.readline())
+    calls = socket.socket(fileno=0)
+    serialized, size, ends = json.loads(_read(calls))
     vocabulary = library.Vocabulary(serialized, size, frozenset(ends))
-    _answer(None)
-    for line in sys.stdin.buffer:
-        used = int(time.process_time()) + 1
-        resource.setrlimit(resource.RLIMIT_CPU, (used + SECONDS, resource.RLIM_INFINITY))
-        try:
-            vocabulary.compile(json.loads(line))
-            problem = None
-        except ValueError as error:
-            problem = str(error)
-        _answer(problem)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
+    calls.sendall(_line(None))
+    while True:
+        _, connections, _, _ = socket.recv_fds(calls, 1, 1)
+        if not connections:
+            return
+        with socket.socket(fileno=connections[0]) as connection:
+            if os.fork() == 0:
+                calls.close()
+                _check(vocabulary, connection)
 
 
-def _answer(problem: str | None) -> None:
-    sys.stdout.buffer.write(_line(problem))
-    sys.stdout.buffer.flush()
+def _check(vocabulary: library.Vocabulary, connection: socket.socket) -> None:
+    """Answer the connection's grammar from a process that is ended after `SECONDS`; end this one."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        grammar = json.loads(_read(connection))
+        child = os.fork()
+        if child == 0:
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of its own processor time: its signal ends it
+            try:
+                vocabulary.compile(grammar)
+                problem = None
+            except ValueError as error:
+                problem = str(error)
+            except MemoryError:
+                problem = _NO_MEMORY
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            connection.sendall(_line(problem))
+        elif os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGPROF:
+            connection.sendall(_line(TOO_LONG))
+    finally:
+        os._exit(0)
+
+
+def _read(connection: socket.socket) -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        read = connection.recv(1 << 20)
+        if not read:
+            raise EOFError
+        line += read
+    return line
 
 
 def _line(value: Any) -> bytes:

@@ -42,7 +42,8 @@ class Grammars:
     has none.
 
     The model has `vocabulary` tokens, of which `ends` end an answer. The guidances that were used last are kept, those
-    that were refused too: `MOST_KEPT`, and `MOST_CHARACTERS` of them. Any thread may use it; one compiles at a time.
+    that were refused too: `MOST_KEPT`, and `MOST_CHARACTERS` of them. For any threads: equal guidances are compiled
+    once, others beside each other.
     """
 
     def __init__(self, serialized: Callable[[], str | None], *, vocabulary: int, ends: frozenset[int]) -> None:
@@ -50,10 +51,11 @@ class Grammars:
         self._size = vocabulary
         self._ends = ends
         self._loaded: tuple[library.Vocabulary, Checker] | None = None
+        self._loading = threading.Lock()
         self._kept: OrderedDict[Guidance, Grammar | _Refusal] = OrderedDict()
         self._characters = 0  # of those
         self._lock = threading.Lock()
-        self._compiling = threading.Lock()
+        self._compiling: dict[Guidance, threading.Lock] = {}  # those that a thread compiles
 
     def known(self, guidance: Guidance) -> Grammar | None:
         """Return the grammar if it is kept; raise `InvalidRequestError` if it is known that it can't be enforced."""
@@ -74,24 +76,35 @@ class Grammars:
         model's tokenizer can't be guided. Raise `OverloadedError`, which nothing is kept of, when it can't be told now.
         """
         check_guidance(guidance)
-        with self._compiling:
+        with self._lock:
+            compiling = self._compiling.setdefault(guidance, threading.Lock())
+        with compiling:
             found = self.known(guidance)
             if found is not None:
                 return found
-            outcome = self._compile(guidance)
-            with self._lock:
-                self._kept[guidance] = outcome
-                self._characters += guidance.characters
-                while len(self._kept) > MOST_KEPT or self._characters > MOST_CHARACTERS:
-                    oldest, _ = self._kept.popitem(last=False)
-                    self._characters -= oldest.characters
+            try:
+                outcome = self._compile(guidance)
+                self._keep(guidance, outcome)
+            finally:
+                with self._lock:
+                    self._compiling.pop(guidance, None)
         if isinstance(outcome, _Refusal):
             raise outcome.error(guidance)
         return outcome
 
+    def _keep(self, guidance: Guidance, outcome: Grammar | _Refusal) -> None:
+        with self._lock:
+            if guidance not in self._kept:
+                self._characters += guidance.characters
+            self._kept[guidance] = outcome
+            while len(self._kept) > MOST_KEPT or self._characters > MOST_CHARACTERS:
+                oldest, _ = self._kept.popitem(last=False)
+                self._characters -= oldest.characters
+
     def _compile(self, guidance: Guidance) -> Grammar | _Refusal:
         try:
-            vocabulary, checker = self._loaded = self._loaded or self._load()
+            with self._loading:
+                vocabulary, checker = self._loaded = self._loaded or self._load()
         except (ValueError, ImportError) as error:
             message = f"this model's answers can't be guided: {library.worded(str(error))}"
             return _Refusal("guidance_unavailable", message)

@@ -7,6 +7,7 @@ import os
 import random
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,8 +19,8 @@ import pytest
 
 from inference.core.grammar import Grammar, GrammarError
 from inference.errors import InvalidRequestError, OverloadedError
+from inference.guidance import checking, library
 from inference.guidance import grammars as room
-from inference.guidance import library
 from inference.guidance.checking import Checker
 from inference.guidance.grammars import Grammars
 from inference.guidance.schemas import loosened_guidance
@@ -229,19 +230,38 @@ def test_a_busy_moment_refuses_no_grammar_for_good(
     made: Grammars, monkeypatch: pytest.MonkeyPatch, stops: signal.Signals
 ) -> None:
     """A process that was stopped while it checked a small schema had the schema called too complex ever after."""
-    ask, guidance = Checker._ask, schema({"type": "object", "title": stops.name})
+    running, guidance = Checker._running, schema({"type": "object", "title": stops.name})
 
-    def stopped(checker: Checker, line: bytes, seconds: float) -> bytes | None:
-        assert checker._process is not None
-        checker._process.send_signal(stops)
-        return ask(checker, line, 0 if stops is signal.SIGSTOP else seconds)
+    def stopped(checker: Checker) -> subprocess.Popen[bytes]:
+        process = running(checker)
+        process.send_signal(stops)
+        return process
 
     made.compiled(Guidance(KIND.REGEX, "it runs"))
     with monkeypatch.context() as patch, pytest.raises(OverloadedError):
-        patch.setattr(Checker, "_ask", stopped)
+        patch.setattr(Checker, "_running", stopped)
+        if stops is signal.SIGSTOP:
+            patch.setattr(checking, "WALL_SECONDS", 0.01)
         made.compiled(guidance)
     assert made.known(guidance) is None
     assert is_whole(made.compiled(guidance), "{}")
+
+
+def test_a_grammar_is_checked_beside_one_that_takes_long(made: Grammars) -> None:
+    """One tenant's endless schemas kept everybody else's new ones waiting, and each cost them a new process."""
+    endless, small = schema({"type": "integer", "multipleOf": 99_999_959}), Guidance(KIND.REGEX, "beside it")
+    made.compiled(Guidance(KIND.REGEX, "it runs"))
+    assert made._loaded is not None
+    checker = made._loaded[1]
+    process = checker._process
+    with pytest.raises(InvalidRequestError, match="takes more than"):
+        made.compiled(endless)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert checker._calls is not None
+        socket.send_fds(checker._calls, [b"."], [theirs.fileno()])  # a check that goes on: its grammar doesn't come
+        assert is_whole(made.compiled(small), "beside it")
+    assert checker._process is process
 
 
 @pytest.mark.parametrize(
