@@ -6,6 +6,7 @@ from inference.errors import (
     DrainingError,
     EngineError,
     InvalidRequestError,
+    LimitedError,
     OverloadedError,
     UnpreparedError,
     UnreachableError,
@@ -30,6 +31,7 @@ _KINDS: dict[str, type[EngineError]] = {
     "invalid": InvalidRequestError,
     "draining": DrainingError,
     "overloaded": OverloadedError,
+    "limited": LimitedError,
     "unprepared": UnpreparedError,
     "unreachable": UnreachableError,
 }
@@ -38,12 +40,16 @@ _KINDS: dict[str, type[EngineError]] = {
 def refusal_of(error: EngineError, *, call: int = 0, request_id: str = "") -> Refused:
     """Return the message that refuses a call or a submitted request with `error`."""
     kind = next((name for name, cls in _KINDS.items() if type(error) is cls), "error")
-    return Refused(error.code, error.message, kind, call, request_id, error.param)
+    seconds = error.seconds if isinstance(error, LimitedError) else 0
+    return Refused(error.code, error.message, kind, call, request_id, error.param, seconds)
 
 
 def error_of(refused: Refused) -> EngineError:
     """Return the exception that `refused` stands for."""
-    return _KINDS.get(refused.kind, EngineError)(refused.message, code=refused.code, param=refused.param)
+    kind = _KINDS.get(refused.kind, EngineError)
+    if kind is LimitedError:
+        return LimitedError(refused.message, code=refused.code, param=refused.param, seconds=refused.seconds)
+    return kind(refused.message, code=refused.code, param=refused.param)
 
 
 def event_of(wire: WireEvent) -> Event:

@@ -31,6 +31,16 @@ class OverloadedError(EngineError):
     code = "engine_overloaded"
 
 
+class LimitedError(OverloadedError):
+    """The request's tenant has used up what one tenant may take here, for `seconds` to come. Nothing ran."""
+
+    code = "preparation_limit_exceeded"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None, seconds: int = 1) -> None:
+        super().__init__(message, code=code, param=param)
+        self.seconds = seconds
+
+
 class DrainingError(OverloadedError):
     """The engine is about to stop and takes no new work."""
 

@@ -26,7 +26,7 @@ from inference.types import (
     Usage,
 )
 
-VERSION = 23  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 24  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # of a gateway's; ZeroMQ closes the connection on a larger one
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -160,7 +160,9 @@ class TextReply(msgspec.Struct, tag="text", frozen=True):
 
 
 class Refused(msgspec.Struct, tag="refused", frozen=True):
-    """A call (`call` not 0) or a submitted request (`id`) that the worker doesn't take; nothing ran."""
+    """A call (`call` not 0) or a submitted request (`id`) that the worker doesn't take; nothing ran. `seconds` is when
+    one of its tenant may be taken, where that is known.
+    """
 
     code: str
     message: str
@@ -168,6 +170,7 @@ class Refused(msgspec.Struct, tag="refused", frozen=True):
     call: int = 0
     id: str = ""
     param: str | None = None
+    seconds: int = 0
 
 
 class WireStarted(msgspec.Struct, tag=1, array_like=True, frozen=True):

@@ -9,6 +9,7 @@ from inference.errors import (
     DrainingError,
     EngineError,
     InvalidRequestError,
+    LimitedError,
     OverloadedError,
     UnpreparedError,
     UnreachableError,
@@ -17,6 +18,7 @@ from inference.errors import (
 REFUSALS: dict[str, type[EngineError]] = {
     "invalid": InvalidRequestError,
     "overloaded": OverloadedError,
+    "limited": LimitedError,
     "draining": DrainingError,
     "unprepared": UnpreparedError,
     "unreachable": UnreachableError,

@@ -1,11 +1,13 @@
-"""A deployment inside its worker: an engine whose prompts are prepared in two threads."""
+"""A deployment inside its worker: an engine whose prompts are prepared in several threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 from inference.config import EngineConfig
 from inference.core.grammar import Grammar
@@ -22,8 +24,8 @@ from inference.worker.apart import apart
 class Deployment:
     """One deployment, ready to serve.
 
-    `prepare` belongs to the reader thread, with `second_tokenizer` to the thread of long prompts; `engine` belongs to
-    the step thread.
+    A tokenizer encodes for one thread at a time: the engine's `own_tokenizer` belongs to the reader thread, and any
+    other thread is lent one. `engine` belongs to the step thread.
     """
 
     def __init__(
@@ -40,33 +42,51 @@ class Deployment:
         self.engine = LocalEngine(config, model, tokenizer, secret=secret, pause_seconds=pause_seconds, clock=clock)
         self.info = self.engine.info
         self.offer(config)
-        self._second_tokenizer = tokenizer.copy()
+        self._tokenizer = tokenizer
+        self._idle: SimpleQueue[Tokenizer] = SimpleQueue()
+        self._idle.put(tokenizer.copy())  # the first long prompt waits for none
 
     def prepare(
         self,
         request: GenerationRequest,
         *,
-        second_tokenizer: bool = False,
+        own_tokenizer: bool = True,
         grammar: Grammar | None = None,
         adapter: str = "",
     ) -> Prompt:
         """Return the request in tokens; raise `InvalidRequestError` for what this deployment can't serve.
 
-        `second_tokenizer` is for the thread of long prompts, since a tokenizer encodes for one thread only; `grammar`
-        is that of the request's guidance, `adapter` the key of its adapter.
+        `grammar` is that of the request's guidance, `adapter` the key of its adapter.
         """
-        return self.engine.prepare(request, self._second_tokenizer if second_tokenizer else None, grammar, adapter)
+        with self._encoding(own_tokenizer) as tokenizer:
+            return self.engine.prepare(request, tokenizer, grammar, adapter)
 
     def tokenize(
-        self, request: GenerationRequest, *, special: bool, with_texts: bool, second_tokenizer: bool = False
+        self, request: GenerationRequest, *, special: bool, with_texts: bool, own_tokenizer: bool = True
     ) -> Tokens:
         """Return the tokens of the request's prompt; raise `InvalidRequestError` like `prepare`."""
-        tokenizer = self._second_tokenizer if second_tokenizer else None
-        return self.engine.tokenize(request, tokenizer, special=special, with_texts=with_texts)
+        with self._encoding(own_tokenizer) as tokenizer:
+            return self.engine.tokenize(request, tokenizer, special=special, with_texts=with_texts)
 
-    def detokenize(self, request: GenerationRequest, *, second_tokenizer: bool = False) -> str:
+    def detokenize(self, request: GenerationRequest, *, own_tokenizer: bool = True) -> str:
         """Return the text of the ids in the request's prompt; raise `InvalidRequestError` for ids that there aren't."""
-        return self.engine.detokenize(request, self._second_tokenizer if second_tokenizer else None)
+        with self._encoding(own_tokenizer) as tokenizer:
+            return self.engine.detokenize(request, tokenizer)
+
+    @contextmanager
+    def _encoding(self, own_tokenizer: bool) -> Iterator[Tokenizer]:
+        """Yield the engine's own tokenizer, or one that no other thread uses."""
+        if own_tokenizer:
+            yield self._tokenizer
+            return
+        try:
+            tokenizer = self._idle.get_nowait()
+        except Empty:
+            tokenizer = self._tokenizer.copy()
+        try:
+            yield tokenizer
+        finally:
+            self._idle.put(tokenizer)
 
     def guidance_of(self, request: GenerationRequest) -> Guidance | None:
         """Return what the request's answer is held to. For any thread."""

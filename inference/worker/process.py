@@ -24,9 +24,10 @@ from zmq.auth.thread import ThreadAuthenticator
 from inference.config import WorkerConfig
 from inference.curve import WorkerKeys, secure_server
 from inference.protocol import MAX_FRAME_BYTES, FromWorker
+from inference.worker.budget import PreparationBudget
 from inference.worker.heartbeat import Heartbeat
 from inference.worker.loading import Loader
-from inference.worker.prompts import PromptQueue, PromptResult, adapter_of, grammar_of, long_prompt
+from inference.worker.prompts import PromptResult, Queues
 from inference.worker.record import Record
 from inference.worker.requests import Command, DrainCommand, Request, StopCommand
 from inference.worker.serving import Serving
@@ -98,9 +99,8 @@ class Worker:
         self._inbox: SimpleQueue[Command] = SimpleQueue()
         registry: dict[str, Request] = {}
         self._loop = StepLoop(record=self._record, registry=registry, inbox=self._inbox, outbox=self._outbox)
-        self._prompts = PromptQueue(long_prompt, self._outbox.prepared)
-        self._grammars = PromptQueue(grammar_of, self._outbox.prepared, what="new grammars", is_by_time=True)
-        self._adapters = PromptQueue(adapter_of, self._outbox.prepared, what="adapters", is_by_time=True)
+        budget = PreparationBudget()
+        self._queues = Queues.opened(self._outbox.prepared, budget)
         self._serving = Serving(self._loop, step_seconds=config.step_seconds)
         self._reader = Reader(
             router=self._router,
@@ -111,9 +111,8 @@ class Worker:
             inbox=self._inbox,
             serving=self._serving,
             enqueue=self._outbox.send,
-            prompts=self._prompts,
-            grammars=self._grammars,
-            adapters=self._adapters,
+            queues=self._queues,
+            budget=budget,
             session_seconds=config.session_seconds,
             session_bytes=config.session_bytes,
             prepared_seconds=config.prepared_seconds,
@@ -148,9 +147,7 @@ class Worker:
         self._inbox.put(StopCommand())
         self._outbox.finish()
         reader.join(timeout=2)
-        self._prompts.close(seconds=2)
-        self._grammars.close(seconds=0.5)
-        self._adapters.close(seconds=0.5)
+        self._queues.close()
         self._loading.join(timeout=0.2)
         broken = self._broken.is_set()
         if not broken:

@@ -1,13 +1,13 @@
-"""Long prompts are tokenised in a thread of their own, grammars compiled in another, adapters read in a third.
+"""Long prompts are tokenised, grammars compiled and adapters read in threads of their own, a few for each.
 
-Encoding takes seconds per megabyte. In the reader thread that would keep every gateway's renewals unanswered, and five
-seconds of silence end a session; tokenizers work outside the interpreter's lock, so another thread does it. Compiling a
-grammar that nobody has used before takes up to seconds as well, and so does reading an adapter: such a request is
+Encoding takes up to a second per megabyte. In the reader thread that would keep every gateway's renewals unanswered,
+and five seconds of silence end a session; tokenizers work outside the interpreter's lock, so other threads do it.
+Compiling a grammar that nobody has used before takes long as well, and so does reading an adapter: such a request is
 prepared when that is done.
 
-The queue is bounded in bytes. A tenant may hold at most as many bytes as are still free, so tenants that hold much
-always leave some for another. The next prompt is of the tenant with the fewest encoded bytes for its weight, the next
-grammar of the one whose grammars took the least time, since that hardly goes by their length.
+A queue is bounded in bytes. A tenant may hold at most as many bytes as are still free, so tenants that hold much always
+leave some for another. A tenant has one thread of a kind at a time, and the next free one goes to the tenant whose work
+took the least time for its weight; what all of its work together may take is in its budget.
 """
 
 from __future__ import annotations
@@ -28,11 +28,15 @@ from inference.logs import request_field
 from inference.protocol import Detokenize, Prepare, Tokenize
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, Guidance, Tokens
+from inference.worker.budget import PreparationBudget
 from inference.worker.deployment import Deployment
 
 SHORT_BYTES = 4096  # the reader thread prepares frames up to this size: a few milliseconds at most
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 MAX_WAIT_SECONDS = 10.0  # a gateway gives up on its call then
+PROMPT_THREADS = 2
+GRAMMAR_THREADS = 4  # each waits for a process most of the time
+ADAPTER_THREADS = 1  # of a disk
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +59,11 @@ class PromptCall:
     @property
     def tenant(self) -> str:
         return self.message.request.tenant
+
+    @property
+    def payer(self) -> str:
+        """The tenant whose budget it takes from, however it queues."""
+        return self.message.request.domain
 
     @property
     def weight(self) -> int:
@@ -94,34 +103,43 @@ class PromptResult:
 
 
 class PromptQueue:
-    """The thread and its queue. `work` and then `done` with its result are called in that thread for each call.
+    """Threads and their queue. `work` and then `done` with its result are called in one of them for each call.
 
-    `what` is prepared in it. Turns between tenants go by bytes, or with `is_by_time` by the time that their calls took.
+    `what` is prepared in them, at the cost of its tenant's `budget`. `timer` measures that: where work waits for a
+    process or a disk it is a clock.
     """
 
     def __init__(
         self,
         work: Callable[[PromptCall], Outcome],
         done: Callable[[PromptResult], None],
+        budget: PreparationBudget,
         clock: Callable[[], float] = time.monotonic,
         *,
-        what: str = "long prompts",
-        is_by_time: bool = False,
+        what: str,
+        threads: int,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._work = work
         self._refusal = f"too many {what} are being prepared"
         self._done = done
+        self._budget = budget
+        self._timer = timer
         self._clock = clock
-        self._is_by_time = is_by_time
         self._changed = threading.Condition()
         self._queue: FairQueue[PromptCall] = FairQueue()
-        self._bytes: Counter[str] = Counter()  # by tenant, the prompt being encoded included
+        self._bytes: Counter[str] = Counter()  # by tenant, what is being worked on included
+        self._busy: set[str] = set()  # the payers whose work has a thread
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name=what, daemon=True)
-        self._thread.start()
+        self._threads = [threading.Thread(target=self._run, name=what, daemon=True) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
 
     def put(self, call: PromptCall) -> None:
-        """Prepare `call` when its tenant's turn comes; raise `OverloadedError` when its tenant has too much queued."""
+        """Prepare `call` when its tenant's turn comes; raise `OverloadedError` when its tenant has too much queued, or
+        has used up its budget.
+        """
+        self._budget.require(call.payer)
         with self._changed:
             if self._bytes[call.tenant] + call.size > MAX_QUEUED_BYTES - self._bytes.total():
                 raise OverloadedError(self._refusal)
@@ -130,11 +148,13 @@ class PromptQueue:
             self._changed.notify()
 
     def close(self, seconds: float) -> None:
-        """End the thread after the prompt it is encoding; wait for that at most `seconds`."""
+        """End the threads after what they work on; wait for that at most `seconds`."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join(seconds)
+            self._changed.notify_all()
+        until = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self) -> None:
         while (call := self._next()) is not None:
@@ -142,33 +162,60 @@ class PromptQueue:
             try:
                 outcome: Outcome | EngineError
                 is_late = began - call.since > MAX_WAIT_SECONDS
-                outcome = OverloadedError(self._refusal) if is_late else self._work(call)
+                outcome = OverloadedError(self._refusal) if is_late else self._worked(call)
             except EngineError as error:
                 outcome = error
             with self._changed:
-                if self._is_by_time:
-                    self._queue.charge(call.tenant, prompt=round((self._clock() - began) * 1_000_000))
+                self._queue.charge(call.tenant, prompt=round((self._clock() - began) * 1_000_000))
                 self._bytes[call.tenant] -= call.size
                 self._bytes += Counter()  # drops tenants with 0 bytes
                 self._queue.prune(self._bytes)
+                self._busy.discard(call.payer)
+                self._changed.notify()  # another of its tenant's may begin
             self._done(PromptResult(call, outcome))
+
+    def _worked(self, call: PromptCall) -> Outcome:
+        with self._budget.spent(call.payer, self._timer):
+            return self._work(call)
 
     def _next(self) -> PromptCall | None:
         with self._changed:
             while not self._closed:
-                call = self._queue.peek()
-                if call is not None:
+                free = (call for call in self._queue.heads() if call.payer not in self._busy)
+                if (call := next(free, None)) is not None:
                     self._queue.remove(call)
-                    if not self._is_by_time:
-                        self._queue.charge(call.tenant, prompt=call.size)
+                    self._busy.add(call.payer)
                     return call
                 self._changed.wait()
         return None
 
 
+class Queues(NamedTuple):
+    """What takes too long for the reader thread."""
+
+    prompts: PromptQueue
+    grammars: PromptQueue
+    adapters: PromptQueue
+
+    @classmethod
+    def opened(cls, done: Callable[[PromptResult], None], budget: PreparationBudget) -> Queues:
+        """Start their threads."""
+        return cls(
+            PromptQueue(long_prompt, done, budget, what="long prompts", threads=PROMPT_THREADS, timer=time.thread_time),
+            PromptQueue(grammar_of, done, budget, what="new grammars", threads=GRAMMAR_THREADS),
+            PromptQueue(adapter_of, done, budget, what="adapters", threads=ADAPTER_THREADS),
+        )
+
+    def close(self) -> None:
+        """End their threads, whatever they work on; wait a moment for those that are about to end."""
+        self.prompts.close(seconds=2)
+        self.grammars.close(seconds=0.5)
+        self.adapters.close(seconds=0.5)
+
+
 def long_prompt(call: PromptCall) -> Outcome:
-    """Return what the call asks for, as the thread of long prompts makes it."""
-    return outcome_of(call, second_tokenizer=True)
+    """Return what the call asks for, as the threads of long prompts make it."""
+    return outcome_of(call, own_tokenizer=False)
 
 
 def guidance_of(call: PromptCall) -> Guidance | None:
@@ -192,9 +239,9 @@ def adapter_of(call: PromptCall) -> LoadedAdapter:
         return LoadedAdapter(call.deployment.load_adapter(call.message.request))
 
 
-def outcome_of(call: PromptCall, *, second_tokenizer: bool = False) -> Outcome:
+def outcome_of(call: PromptCall, *, own_tokenizer: bool = True) -> Outcome:
     """Return what the call asks for: its request in tokens, or the text of its tokens; raise `EngineError` for every
-    failure.
+    failure. The engine's `own_tokenizer` is the reader thread's.
     """
     deployment, message = call.deployment, call.message
     with _refusing(deployment, message.request):
@@ -202,7 +249,7 @@ def outcome_of(call: PromptCall, *, second_tokenizer: bool = False) -> Outcome:
             case Prepare():
                 return deployment.prepare(
                     message.request,
-                    second_tokenizer=second_tokenizer,
+                    own_tokenizer=own_tokenizer,
                     grammar=call.grammar,
                     adapter=call.adapter or "",
                 )
@@ -211,10 +258,10 @@ def outcome_of(call: PromptCall, *, second_tokenizer: bool = False) -> Outcome:
                     message.request,
                     special=message.special,
                     with_texts=message.with_texts,
-                    second_tokenizer=second_tokenizer,
+                    own_tokenizer=own_tokenizer,
                 )
             case Detokenize():
-                return Text(deployment.detokenize(message.request, second_tokenizer=second_tokenizer))
+                return Text(deployment.detokenize(message.request, own_tokenizer=own_tokenizer))
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 It handles every message of a gateway. What concerns running requests goes on to the step thread's inbox; what the step
 thread sends comes through the outbox, which wakes the reader by an in-process socket, and leaves in that order, each
 frame with its session's next number. Between two short prompts it sends and reads what has come meanwhile; long ones
-are prepared in a thread of their own (`prompts.py`), whose results come the same way.
+are prepared in threads of their own (`prompts.py`), whose results come the same way.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ from inference.protocol import (
 )
 from inference.text.prepare import Prompt
 from inference.types import Evidence, Running, Tokens
+from inference.worker.budget import PreparationBudget
 from inference.worker.prompts import (
     SHORT_BYTES,
     LoadedAdapter,
     Outcome,
     PromptCall,
-    PromptQueue,
     PromptResult,
+    Queues,
     Text,
     guidance_of,
     outcome_of,
@@ -91,9 +92,8 @@ class Reader:
         inbox: SimpleQueue[Command],
         serving: Serving,
         enqueue: Callable[[bytes, FromWorker], None],
-        prompts: PromptQueue,
-        grammars: PromptQueue,
-        adapters: PromptQueue,
+        queues: Queues,
+        budget: PreparationBudget,
         session_seconds: float,
         session_bytes: int,
         prepared_seconds: float,
@@ -112,9 +112,8 @@ class Reader:
         self._prepared_seconds = prepared_seconds
         self._clock = clock
         self._enqueue = enqueue
-        self._prompts = prompts
-        self._grammars = grammars
-        self._adapters = adapters
+        self._queues = queues
+        self._budget = budget
         self._short: deque[PromptCall] = deque()  # short prompts that wait to be prepared here
         self._sessions: dict[bytes, Session] = {}
         self._stopped = False
@@ -297,7 +296,7 @@ class Reader:
             if not isinstance(message, Prepare):
                 self._queue(call)
             elif (adapter := deployment.adapter_in_memory(message.request)) is None:
-                self._adapters.put(call)
+                self._queues.adapters.put(call)
             else:
                 self._find_grammar(replace(call, adapter=adapter))
         except EngineError as error:
@@ -312,12 +311,12 @@ class Reader:
         elif (grammar := grammars.known(guidance)) is not None:
             self._queue(replace(call, grammar=grammar))
         else:
-            self._grammars.put(call)
+            self._queues.grammars.put(call)
 
     def _queue(self, call: PromptCall) -> None:
-        """Have a short prompt prepared here, a long one in the thread for those."""
+        """Have a short prompt prepared here, a long one in a thread for those."""
         if call.size > SHORT_BYTES:
-            self._prompts.put(call)
+            self._queues.prompts.put(call)
         else:
             self._short.append(call)
 
@@ -328,7 +327,8 @@ class Reader:
             return
         outcome: Outcome | EngineError
         try:
-            outcome = outcome_of(call)
+            with self._budget.spent(call.payer):
+                outcome = outcome_of(call)
         except EngineError as error:
             outcome = error
         self._finish_prompt(PromptResult(call, outcome))

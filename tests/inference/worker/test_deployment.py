@@ -1,4 +1,4 @@
-"""A deployment's second tokenizer."""
+"""A deployment's tokenizers."""
 
 from __future__ import annotations
 
@@ -29,13 +29,18 @@ class Copied(ByteTokenizer):
         return super().prompt(messages)
 
 
-def test_the_second_tokenizer_is_made_at_load() -> None:
+def test_a_second_tokenizer_is_made_at_load_and_a_third_when_two_encode() -> None:
     spec = EngineConfig("d", "fake", architecture="fake")
     tokenizer = Copied()
     deployment = Deployment(spec, load_fake_model(spec), tokenizer, secret=b"s", pause_seconds=2.0, clock=lambda: 0.0)
     assert tokenizer.copies == 1
-    second = deployment.prepare(chat("hi"), second_tokenizer=True)
+    second = deployment.prepare(chat("hi"), own_tokenizer=False)
     assert tokenizer.encoded == 0, "a tokenizer encodes for one thread only"
     assert second.ids == deployment.prepare(chat("hi")).ids
     assert tokenizer.encoded > 0
     assert tokenizer.copies == 1
+    with deployment._encoding(False) as one, deployment._encoding(False) as other:
+        assert one is not other
+        assert tokenizer.copies == 2
+    deployment.prepare(chat("hi"), own_tokenizer=False)
+    assert tokenizer.copies == 2

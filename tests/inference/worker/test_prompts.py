@@ -11,10 +11,11 @@ from typing import Any, cast
 import pytest
 
 from inference.errors import EngineError, InvalidRequestError, OverloadedError
-from inference.protocol import Prepare, Renew, Submit
+from inference.protocol import Prepare, Refused, Renew, Submit, client_inbound, numbered
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, Guidance, GuidanceKind
 from inference.worker import prompts
+from inference.worker.budget import PreparationBudget
 from inference.worker.deployment import Deployment
 from inference.worker.process import Outbox
 from inference.worker.prompts import (
@@ -22,6 +23,7 @@ from inference.worker.prompts import (
     PromptCall,
     PromptQueue,
     PromptResult,
+    Queues,
     adapter_of,
     grammar_of,
     long_prompt,
@@ -63,7 +65,7 @@ class Compiled:
 
 
 class Engine:
-    """Prepares a request; one whose text begins with "stuck" only after `go` is set."""
+    """Prepares a request in a tenth of a second of its own clock; one that begins with "stuck" once `go` is set."""
 
     id = "d"
     draining = False
@@ -74,8 +76,9 @@ class Engine:
         self.adapters: dict[str, str] = {}
         self.loading, self.loaded = threading.Event(), threading.Event()
         self.began = threading.Event()
-        self.second_tokenizer: list[bool] = []
+        self.own_tokenizer: list[bool] = []
         self.order: list[str] = []
+        self.now = 0.0
 
     def guidance_of(self, request: GenerationRequest) -> Guidance | None:
         if request.messages[-1].texts[0].startswith("unreadable"):
@@ -95,11 +98,12 @@ class Engine:
         return self.adapters[request.adapter]
 
     def prepare(
-        self, request: GenerationRequest, *, second_tokenizer: bool = False, grammar: object = None, adapter: str = ""
+        self, request: GenerationRequest, *, own_tokenizer: bool = True, grammar: object = None, adapter: str = ""
     ) -> Prompt:
-        self.second_tokenizer.append(second_tokenizer)
+        self.own_tokenizer.append(own_tokenizer)
         text = request.messages[-1].texts[0]
         self.order.append(text)
+        self.now += 0.1
         if text.startswith("broken"):
             raise ZeroDivisionError
         if text.startswith("panic"):
@@ -133,14 +137,17 @@ class Wake:
 
 
 class Served:
-    """A reader with one session, without sockets."""
+    """A reader with one session, without sockets; long prompts have one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: PreparationBudget | None = None, threads: int = 1) -> None:
         self.engine, self.router, self.wake = Engine(), Router(), Wake()
         self.outbox = Outbox(self.wake)
-        self.prompts = PromptQueue(long_prompt, self.outbox.prepared)
-        self.grammars = PromptQueue(grammar_of, self.outbox.prepared, what="new grammars", is_by_time=True)
-        self.adapters = PromptQueue(adapter_of, self.outbox.prepared, what="adapters", is_by_time=True)
+        budget, done = budget or PreparationBudget(at_once=float("inf")), self.outbox.prepared
+        self.queues = Queues(
+            PromptQueue(long_prompt, done, budget, self.clock, what="long prompts", threads=threads),
+            PromptQueue(grammar_of, done, budget, self.clock, what="new grammars", threads=2),
+            PromptQueue(adapter_of, done, budget, self.clock, what="adapters", threads=1),
+        )
         loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         self.serving = Serving(loop, step_seconds=30.0)
         record: Any = type("Record", (), {"is_closed": lambda *_: False})()
@@ -153,16 +160,26 @@ class Served:
             inbox=SimpleQueue(),
             serving=self.serving,
             enqueue=self.outbox.send,
-            prompts=self.prompts,
-            grammars=self.grammars,
-            adapters=self.adapters,
+            queues=self.queues,
+            budget=budget,
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
+            clock=self.clock,
         )
         self.serving.deployments["d"] = cast("Deployment", self.engine)
         self.session = Session(b"gateway", 0.0)
         self.reader._sessions[b"gateway"] = self.session
+
+    def clock(self) -> float:
+        return self.engine.now
+
+    def close(self) -> None:
+        """Let everything end."""
+        for event in (self.engine.go, self.engine.grammars.go, self.engine.loaded):
+            event.set()
+        for queue in self.queues:
+            queue.close(WAIT)
 
     def ask(
         self,
@@ -175,7 +192,7 @@ class Served:
         regex: str = "",
         adapter: str = "",
     ) -> str:
-        request = replace(chat(text), tenant=tenant, weight=weight, adapter=adapter)
+        request = replace(chat(text), tenant=tenant, domain=tenant, weight=weight, adapter=adapter)
         if regex:
             sampling = replace(request.sampling, guidance=Guidance(GuidanceKind.REGEX, regex))
             request = replace(request, sampling=sampling)
@@ -195,12 +212,7 @@ class Served:
 def served() -> Iterator[Served]:
     served = Served()
     yield served
-    served.engine.go.set()
-    served.engine.grammars.go.set()
-    served.prompts.close(WAIT)
-    served.engine.loaded.set()
-    served.grammars.close(WAIT)
-    served.adapters.close(WAIT)
+    served.close()
 
 
 def test_a_long_prompt_delays_neither_renewals_nor_short_prompts(served: Served) -> None:
@@ -214,7 +226,7 @@ def test_a_long_prompt_delays_neither_renewals_nor_short_prompts(served: Served)
     served.prepared()
     assert len(served.router.frames) == 3
     assert len(served.session.prepared) == 2
-    assert served.engine.second_tokenizer == [True, False]
+    assert served.engine.own_tokenizer == [False, True]
 
 
 def test_an_adapter_is_read_beside_what_others_ask(served: Served) -> None:
@@ -326,13 +338,13 @@ def test_tenants_take_turns(served: Served) -> None:
 def test_a_prompt_that_waited_too_long_is_not_tokenised() -> None:
     done: SimpleQueue[PromptResult] = SimpleQueue()
     engine = Engine()
-    queue = PromptQueue(long_prompt, done.put, clock=lambda: 100.0)
+    queue = PromptQueue(long_prompt, done.put, PreparationBudget(), lambda: 100.0, what="long prompts", threads=1)
     message = Prepare(1, "d", chat("whole"))
     queue.put(PromptCall(b"s", message, cast("Deployment", engine), 1, 100.0 - prompts.MAX_WAIT_SECONDS - 1))
     outcome = done.get(timeout=WAIT).outcome
     assert isinstance(outcome, EngineError)
     assert isinstance(outcome, OverloadedError)
-    assert engine.second_tokenizer == []
+    assert engine.own_tokenizer == []
     queue.close(WAIT)
 
 
@@ -363,7 +375,7 @@ def test_a_long_prompt_with_a_new_grammar_goes_through_both_threads(served: Serv
     assert not served.session.prepared
     served.prepared()
     assert served.session.prepared[name].prompt.grammar == "grammar of a"
-    assert served.engine.second_tokenizer == [True]
+    assert served.engine.own_tokenizer == [False]
 
 
 @pytest.mark.parametrize(
@@ -394,11 +406,11 @@ def test_a_tenant_whose_grammars_take_long_waits_for_others_though_they_are_shor
         return "grammar"
 
     done: SimpleQueue[PromptResult] = SimpleQueue()
-    queue = PromptQueue(work, done.put, clock=lambda: now, is_by_time=True)
+    queue = PromptQueue(work, done.put, PreparationBudget(), lambda: now, what="new grammars", threads=1)
     deployment = cast("Deployment", Engine())
     for tenant, size, count in (("slow", 1, 4), ("quick", 1000, 4)):
         for number in range(count):
-            request = replace(chat("x"), tenant=tenant, weight=1000)
+            request = replace(chat("x"), tenant=tenant, domain=tenant, weight=1000)
             queue.put(PromptCall(b"s", Prepare(number, "d", request), deployment, size, 0.0))
     assert began.wait(WAIT)
     go.set()
@@ -406,3 +418,66 @@ def test_a_tenant_whose_grammars_take_long_waits_for_others_though_they_are_shor
         done.get(timeout=WAIT)
     queue.close(WAIT)
     assert order == ["slow", *["quick"] * 4, *["slow"] * 3]
+
+
+def test_a_tenant_has_one_thread_and_leaves_the_others(served: Served) -> None:
+    """Two of one tenant's grammars that take long left none of two threads to anybody else."""
+    served.ask("first", regex="stuck", tenant="attacker")
+    assert served.engine.grammars.began.wait(WAIT)
+    served.ask("second", call=2, regex="stuck too", tenant="attacker")
+    bystanders = served.ask("third", call=3, regex="a", tenant="bystander")
+    served.prepared()
+    assert list(served.session.prepared) == [bystanders]
+
+
+def test_seconds_that_were_prepared_in_vain_are_used_up_for_their_tenant_alone() -> None:
+    now = 0.0
+    budget = PreparationBudget(lambda: now, per_second=0.5, at_once=2.0)
+    served = Served(budget)
+    served.queues = served.reader._queues = served.queues._replace(
+        grammars=PromptQueue(
+            grammar_of,
+            served.outbox.prepared,
+            budget,
+            served.clock,
+            what="new grammars",
+            threads=1,
+            timer=served.clock,
+        )
+    )
+    compiled = served.engine.grammars.compiled
+
+    def slowly(guidance: Guidance) -> str:
+        served.engine.now += 3.0
+        return compiled(guidance)
+
+    served.engine.grammars.compiled = slowly  # type: ignore[method-assign]
+    try:
+        served.ask("vain", regex="broken", tenant="attacker")
+        served.prepared()
+        for call, text, regex in ((2, "short", ""), (3, "long" * SHORT_BYTES, ""), (4, "new", "b")):
+            served.ask(text, call=call, regex=regex, tenant="attacker")
+            refused = client_inbound().read([numbered(1), served.router.frames[-1][-1]])
+            assert isinstance(refused, Refused)
+            assert (refused.call, refused.code, refused.seconds) == (call, "preparation_limit_exceeded", 2)
+        served.ask("short", call=5, tenant="bystander")
+        assert len(served.session.prepared) == 1
+        now += 2.5
+        served.ask("short", call=6, tenant="attacker")
+        assert len(served.session.prepared) == 2
+    finally:
+        served.close()
+
+
+def test_a_batch_and_what_waits_for_everybody_take_from_the_budget_of_their_tenant() -> None:
+    budget = PreparationBudget(lambda: 0.0, at_once=2.0)
+    budget.use("tenant", 3.0)
+    served = Served(budget)
+    try:
+        for call, queue in enumerate(("tenant", "tenant:flex", "tenant:batches"), 1):
+            request = replace(chat("short"), tenant=queue, domain="tenant")
+            served.reader._handle(served.session, Prepare(call, "d", request), 5)
+            served.reader._prepare_next()
+        assert served.session.prepared == {}
+    finally:
+        served.close()

@@ -34,8 +34,9 @@ from inference.protocol import (
 )
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, Health
+from inference.worker.budget import PreparationBudget
 from inference.worker.process import Outbox
-from inference.worker.prompts import PromptQueue, long_prompt
+from inference.worker.prompts import Queues
 from inference.worker.serving import Serving
 from inference.worker.session import Session
 from inference.worker.sessions import Reader
@@ -55,7 +56,8 @@ def reading(clock: Callable[[], float] = lambda: 0.0) -> Iterator[tuple[Reader, 
         wake_out.bind("inproc://wake-test")
         wake_in.connect("inproc://wake-test")
         outbox = Outbox(wake_in)
-        prompts = PromptQueue(long_prompt, outbox.prepared)
+        budget = PreparationBudget()
+        queues = Queues.opened(outbox.prepared, budget)
         loop: Any = type("Loop", (), {"steps": 0, "health": {}, "busy_since": None})()
         reader = Reader(
             router=router,
@@ -66,9 +68,8 @@ def reading(clock: Callable[[], float] = lambda: 0.0) -> Iterator[tuple[Reader, 
             inbox=SimpleQueue(),
             serving=Serving(loop, step_seconds=30.0),
             enqueue=outbox.send,
-            prompts=prompts,
-            adapters=cast("Any", None),
-            grammars=cast("Any", None),
+            queues=queues,
+            budget=budget,
             session_seconds=5.0,
             session_bytes=1 << 20,
             prepared_seconds=30.0,
@@ -80,7 +81,7 @@ def reading(clock: Callable[[], float] = lambda: 0.0) -> Iterator[tuple[Reader, 
         finally:
             outbox.finish()
             thread.join(10)
-            prompts.close(10)
+            queues.close()
     finally:
         context.destroy(linger=0)
 
@@ -193,9 +194,8 @@ def test_the_reader_is_busy_since_its_iteration_began_and_not_while_it_waits(mon
         inbox=SimpleQueue(),
         serving=Serving(loop, step_seconds=30.0),
         enqueue=cast("Any", None),
-        prompts=cast("Any", None),
-        adapters=cast("Any", None),
-        grammars=cast("Any", None),
+        queues=cast("Any", None),
+        budget=PreparationBudget(),
         session_seconds=5.0,
         session_bytes=1 << 20,
         prepared_seconds=30.0,
