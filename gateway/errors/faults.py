@@ -8,7 +8,7 @@ from billing.unit import format_credits
 from billing.writer.operations import Refused
 from gateway.errors.refusal import Refusal
 from gateway.errors.service import DatabaseBusyError
-from inference.errors import EngineError, InvalidRequestError, OverloadedError
+from inference.errors import EngineError, InvalidRequestError, LimitedError, OverloadedError
 from inference.types import EngineFault
 from routing.errors import RoutingError
 
@@ -72,6 +72,8 @@ def refusal_of_engine(error: EngineError) -> Refusal:
     """Return the refusal for a request that the engine refused; nothing ran."""
     if isinstance(error, InvalidRequestError):
         return Refusal(400, error.code, error.message, param=error.param)
+    if isinstance(error, LimitedError):
+        return Refusal(429, error.code, error.message, headers={"retry-after": str(error.seconds)})
     code = error.code if isinstance(error, OverloadedError) else "engine_unavailable"
     return Refusal(503, code, error.message, headers=_SOON)
 

@@ -1,4 +1,4 @@
-"""From an intent to a held request: route, prepare, price, limit, hold."""
+"""From an intent to a held request: rate, route, prepare, price, credit and lease, hold."""
 
 from __future__ import annotations
 
@@ -54,17 +54,24 @@ async def admit(
         raise draining()
     if not runtime.has_lock:
         raise lock_lost()
-    placement = await placed(runtime, principal, intent)
+    limits = Limits(runtime.rates, runtime.turns, principal, request_id)
+    await limits.take_request()
     try:
-        return await _admit(runtime, placement, request_id, arrived_at)
+        placement = await placed(runtime, principal, intent)
+        try:
+            return await _admit(runtime, placement, limits, request_id, arrived_at)
+        except BaseException:
+            placement.leave()
+            raise
     except BaseException:
-        placement.leave()
+        runtime.supervise(limits.give_back())
         raise
 
 
 async def _admit(
     runtime: Runtime,
     placement: Placement,
+    limits: Limits,
     request_id: UUID,
     arrived_at: float,
 ) -> Admitted:
@@ -73,17 +80,12 @@ async def _admit(
     check_dimensions(engine, intent)
     price = priced(placement, prepared)
     reserve = reserve_of(request_id, runtime.incarnation, placement, price)
-    limits = Limits(runtime.rates, runtime.turns, principal, request_id)
     # A line that waited for a lease would keep those of other tenants from beginning: the jobs send it again.
     until = runtime.gate.waits_until(arrived_at) if principal.line is None else arrived_at
     await limits.take(reserve.amount, since=arrived_at, until=until)
-    try:
-        lease_from = asyncio.get_running_loop().time()
-        with tracing.span("hold"):
-            held = await hold(runtime, principal, reserve, price, since=arrived_at, until=until)
-    except BaseException:
-        runtime.supervise(limits.give_back())
-        raise
+    lease_from = asyncio.get_running_loop().time()
+    with tracing.span("hold"):
+        held = await hold(runtime, principal, reserve, price, since=arrived_at, until=until)
     price.meter.granted(held.total)
     remember(runtime, placement)
     if asyncio.get_running_loop().time() - lease_from > SLOW_SECONDS:

@@ -28,7 +28,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.placement import Placement, Reach
 from gateway.runtime import tracing
 from gateway.runtime.flight import ADAPTERS_OWN, Flight
-from inference.errors import EngineError, InvalidRequestError, UnpreparedError, UnreachableError
+from inference.errors import EngineError, InvalidRequestError, LimitedError, UnpreparedError, UnreachableError
 from inference.types import (
     Delta,
     Event,
@@ -244,7 +244,7 @@ class Attempts:
         """Whether another engine may take the request over after that end of an attempt."""
         if self._is_cancelled() or self._number + 1 >= MOST_ATTEMPTS:
             return False
-        if isinstance(end, InvalidRequestError):
+        if isinstance(end, InvalidRequestError | LimitedError):
             return False
         if isinstance(end, UnpreparedError) and end.code != UnpreparedError.code:
             return False

@@ -39,15 +39,21 @@ class Limits:
     def _leases(self) -> tuple[Lease, ...]:
         return (self._lease,) if self._key_lease is None else (self._lease, self._key_lease)
 
+    async def take_request(self) -> None:
+        """Take one request of the rate, or raise a 429 Refusal: before anything is computed for it."""
+        takes = [Take(bucket, 1) for bucket in self._principal.request_buckets]
+        if takes:
+            decision = await self._store.take(takes)
+            if not isinstance(decision, Taken):
+                raise refusal_of_limit(decision)
+            self.states = decision.states
+
     async def take(self, amount: int, *, since: float, until: float) -> None:
-        """Take one request, `amount` µcr and a concurrency lease, or raise a 429 or 400 Refusal and take nothing.
+        """Take `amount` µcr and a concurrency lease, or raise a 429 or 400 Refusal and take nothing more.
 
         A request that came at `since` waits for its turn to have a lease, at most until `until` (the loop's clock).
         """
-        takes = [
-            *(Take(bucket, 1) for bucket in self._principal.request_buckets),
-            *(Take(bucket, amount) for bucket in self._principal.credit_buckets),
-        ]
+        takes = [Take(bucket, amount) for bucket in self._principal.credit_buckets]
         if self._key_lease is not None:
             await self._lease_of_key(self._key_lease)
         decision: Decision | None = None
@@ -59,7 +65,7 @@ class Limits:
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
         self._taken = amount
-        self.states = decision.states
+        self.states += decision.states
 
     async def _lease_of_key(self, lease: Lease) -> None:
         """Take one of the key's places. Nobody waits for them: meanwhile it would take its tenant's from others."""
@@ -73,7 +79,7 @@ class Limits:
             await self._store.renew(lease)
 
     async def give_back(self) -> None:
-        """Undo `take`: nothing ran."""
+        """Undo what was taken: nothing ran."""
         await self._end(0, [Take(bucket, -1) for bucket in self._principal.request_buckets])
 
     async def close(self, charge: int) -> None:

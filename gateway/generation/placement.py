@@ -25,6 +25,7 @@ from inference.engine import Engine
 from inference.errors import (
     EngineError,
     InvalidRequestError,
+    LimitedError,
     OverloadedError,
 )
 from inference.messages import Message
@@ -232,6 +233,8 @@ class Placement:
             except EngineError as engines:
                 error = _as_adapter(engines, self.route.model)
                 # What one worker can't serve of an adapter, for its bounds or its dtype, another may.
+                if isinstance(error, LimitedError):  # which another's worker would spend no better
+                    raise refusal_of_engine(error) from error
                 if isinstance(error, InvalidRequestError) and error.code != "adapter_refused":
                     self._generate_instead(error)
                     continue

@@ -266,7 +266,7 @@ class Examples:
         request = GenerationRequest(
             id=uuid7().hex,
             tenant=asker.queue,
-            domain=asker.queue,
+            domain=str(asker.tenant),
             kind=Kind.EMBEDDING,
             weight=asker.weight,
             inputs=tuple(texts),

@@ -61,6 +61,16 @@ async def assert_clean(stand):
     assert not any(entry.requests or entry.uncached for entry in stand.runtime.engines.entries())
 
 
+async def test_a_tenant_that_has_used_up_its_preparation_gets_no_other_engines():
+    stand = await make_two(target={"prepare_error": "limited"})
+    with pytest.raises(Refusal) as caught:
+        await start(stand)
+    assert (caught.value.status, caught.value.code) == (429, "preparation_limit_exceeded")
+    assert stand.engine_of("spare").prepares == 0
+    assert not any(entry.obstacle for entry in stand.runtime.engines.entries())
+    await assert_clean(stand)
+
+
 FAILURES = [
     {"generate_error": "overloaded"},
     {"generate_error": "draining"},

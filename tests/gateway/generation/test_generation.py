@@ -292,15 +292,20 @@ async def test_engine_that_nobody_reaches_is_told_to_stop_and_nothing_is_charged
 
 
 @pytest.mark.parametrize(
-    ("refusal", "status"), [("overloaded", 503), ("draining", 503), ("unreachable", 503), ("invalid", 400)]
+    ("refusal", "status"),
+    [("overloaded", 503), ("draining", 503), ("unreachable", 503), ("invalid", 400), ("limited", 429)],
 )
-async def test_engine_that_refuses_to_prepare_is_a_refusal(refusal, status):
+async def test_engine_that_refuses_to_prepare_is_a_refusal_and_gives_the_request_back(refusal, status):
     stand = await make_stand(prepare_error=refusal)
     with pytest.raises(Refusal) as caught:
         await start(stand)
     assert caught.value.status == status
+    if refusal == "limited":
+        assert (caught.value.code, caught.value.headers["retry-after"]) == ("preparation_limit_exceeded", "1")
     assert not stand.writer.operations
+    await stand.settled()
     assert_clean(stand)
+    assert bucket_used(stand) == (0, 0)
 
 
 async def test_prompt_longer_than_the_context_names_the_field():
@@ -557,7 +562,7 @@ async def test_extension_is_tried_again_until_it_is_answered(monkeypatch):
     assert (outcome.usage.output, outcome.error) == (30, None)
 
 
-async def test_request_rate_is_429_with_the_time_to_wait():
+async def test_request_beyond_its_rate_is_429_with_the_time_to_wait_and_is_not_prepared():
     one = Bucket("one", "requests", 1, 60_000_000, 1)
     stand = await make_stand(terms={"request_bucket": one}, tokens=1)
     await collect(await start(stand))
@@ -567,6 +572,7 @@ async def test_request_rate_is_429_with_the_time_to_wait():
     assert caught.value.headers["retry-after"] == "60"
     assert caught.value.headers["x-ratelimit-remaining-requests"] == "0"
     assert len(stand.writer.reserves) == 1
+    assert stand.engine.prepares == 1
     assert_clean(stand)
 
 
@@ -629,7 +635,7 @@ class CountingRates:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    async def take(self, takes, lease, waiting=None):
+    async def take(self, takes, lease=None, waiting=None):
         decision = await self._store.take(takes, lease, waiting)
         assert isinstance(decision, Taken), "a place of the queue comes with its lease"
         self.most = max(self.most, sum(len(holders) for holders in self._store._leases.values()))
@@ -673,6 +679,7 @@ async def test_place_taken_in_another_process_is_429_and_gives_the_buckets_back(
     with pytest.raises(Refusal) as caught:
         await start(stand)
     assert caught.value.code == "concurrency_limit_exceeded"
+    await stand.settled()
     assert bucket_used(stand) == (0, 0)
 
 
