@@ -30,7 +30,7 @@ from gateway.edge.guard import guarded  # noqa: E402
 from gateway.edge.kept import kept  # noqa: E402
 from gateway.edge.messages import count_tokens, messages  # noqa: E402
 from gateway.edge.models import model, models  # noqa: E402
-from gateway.edge.probes import health, liveness, metrics, readiness  # noqa: E402
+from gateway.edge.probes import health, probe_paths  # noqa: E402
 from gateway.edge.ranking import rerank, score  # noqa: E402
 from gateway.edge.responses import input_tokens, responses  # noqa: E402
 from gateway.edge.routes import (  # noqa: E402
@@ -51,8 +51,8 @@ from gateway.services import scopes  # noqa: E402
 from gateway.wire.errors import anthropic_error  # noqa: E402
 
 # On a port of their own where SLUICE_METRICS_PORT is set, else beside the other paths.
-_PROBES = [path("healthz", liveness, None), path("readyz", readiness, None), path("metrics", metrics, None)]
-probes = guarded(bounded(routed_by_path([*_PROBES, re_path(r"", unknown_endpoint, "unknown")])))
+_own_port = [*probe_paths(is_own_port=True), re_path(r"", unknown_endpoint, "unknown")]
+probes = guarded(bounded(routed_by_path(_own_port)))
 
 _control_plane = counted_by_address(cast("Application", django_application))
 
@@ -89,7 +89,7 @@ http_routes = [
     re_path(r"^v1/organization/", _control_plane, "/v1/organization/*"),
     re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
     path("health", health, None),
-    *([] if settings.SLUICE_METRICS_PORT else _PROBES),
+    *([] if settings.SLUICE_METRICS_PORT else probe_paths(is_own_port=False)),
     re_path(NEAR_THE_API, unknown_endpoint, "near"),
     re_path(r"", _control_plane, "control"),
 ]

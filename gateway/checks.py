@@ -125,12 +125,6 @@ def _production() -> list[CheckMessage]:
 
 def _worth_knowing() -> list[CheckMessage]:
     found: list[CheckMessage] = []
-    if not settings.SLUICE_METRICS_PORT:
-        hint = (
-            "Set SLUICE_METRICS_PORT to a port that only your own machines reach, or keep /metrics and /readyz inside."
-        )
-        problem = "/metrics tells everybody what is charged, by model."
-        found.append(checks.Warning(problem, hint=hint, id="sluice.W004"))
     if (plan := settings.SLUICE_SIGNUP_PLAN) and not _is_offered(plan):
         hint = "Set SLUICE_SIGNUP_PLAN to the slug of a plan that is offered, or to nothing."
         found.append(checks.Warning(f"Nobody can sign up: no plan {plan!r} is offered.", hint=hint, id="sluice.W005"))

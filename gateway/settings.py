@@ -216,13 +216,20 @@ STATIC_ROOT.mkdir(exist_ok=True)
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = DEBUG
 
-# What limits count: each process by itself.
-CACHES = {
+# What limits of sign-ins and of the management API count.
+CACHES: dict[str, dict[str, object]] = {
     "default": {
         "BACKEND": "django.core.cache.backends.locmem.LocMemCache",
         "OPTIONS": {"MAX_ENTRIES": 100_000},
     }
 }
+if REDIS_URL:
+    CACHES["default"] = {
+        "BACKEND": "gateway.concurrency.shared_cache.SharedCache",
+        "LOCATION": [REDIS_URL],
+        "KEY_PREFIX": "sluice",
+        "OPTIONS": {"socket_timeout": SLUICE_REDIS_SECONDS, "socket_connect_timeout": SLUICE_REDIS_SECONDS},
+    }
 
 # Browsers
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _is_secure
@@ -232,10 +239,7 @@ CSRF_COOKIE_NAME = "sluice_csrf"
 SECURE_HSTS_SECONDS = env.whole("SLUICE_HSTS_SECONDS", 0, least=0)
 SLUICE_TRUST_PROXY = env.switch("SLUICE_TRUST_PROXY", False)
 # Who may say for whom it asks: of `X-Forwarded-For` the last address that isn't one of these counts.
-SLUICE_PROXIES = env.networks(
-    "SLUICE_PROXIES",
-    ["127.0.0.0/8", "::1", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
-)
+SLUICE_PROXIES = env.networks("SLUICE_PROXIES", ["127.0.0.0/8", "::1"])
 if SLUICE_TRUST_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     USE_X_FORWARDED_HOST = True
@@ -252,6 +256,8 @@ SLUICE_MAX_CONNECTIONS_PER_ADDRESS = env.whole("SLUICE_MAX_CONNECTIONS_PER_ADDRE
 # How long a gateway that is replaced lets what runs in it end.
 SLUICE_DRAIN_SECONDS = env.number("SLUICE_DRAIN_SECONDS", 30.0, least=0.0)
 SLUICE_METRICS_PORT = env.whole("SLUICE_METRICS_PORT", 0, least=0, most=65_535)
+# For details in /readyz, and for /metrics beside the API from elsewhere; without one it is derived from the secret.
+SLUICE_OPERATOR_TOKEN = env.str("SLUICE_OPERATOR_TOKEN", default="")
 SLUICE_CORS_ORIGINS = env.origins("SLUICE_CORS_ORIGINS")
 DATA_UPLOAD_MAX_MEMORY_SIZE = SLUICE_MAX_BODY_BYTES  # the edge has refused what is larger
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
 
 from gateway.runtime.gauges import Gauges
 from gateway.runtime.installation_metrics import InstallationMetrics
@@ -23,10 +26,11 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 SWEPT = ("settled", "released", "waived", "estimated", "waiting", "closed_by_another", "corrected")
 NOT_LET_IN = (
     *("missing_api_key", "invalid_api_key", "api_key_revoked", "api_key_expired"),
-    *("batch_credential_invalid", "not_signed_in", "password"),
+    *("batch_credential_invalid", "not_signed_in", "operators_only", "password"),
 )
 SERVER_ERRORS = (500, 503)
 
+SHOWN_SECONDS = 1.0  # how long one rendering is shown
 MOST_CHILDREN = 5000  # of counters and histograms with labels
 
 M = TypeVar("M", Counter, Histogram)
@@ -35,7 +39,10 @@ M = TypeVar("M", Counter, Histogram)
 class Metrics:
     """The gateway's counters. No label ever holds a tenant, a key or anything else that a client chooses freely."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._showing: asyncio.Task[bytes] | None = None
+        self._shown_until = 0.0
         self.registry = CollectorRegistry()
         self._labelled: dict[tuple[object, ...], Any] = {}
         self.gauges = Gauges(self.registry)
@@ -140,4 +147,32 @@ class Metrics:
 
     def render(self) -> bytes:
         """Return everything in Prometheus' text format."""
-        return generate_latest(self.registry)
+        return b"".join(self._families())
+
+    async def shown(self) -> bytes:
+        """Return `render`, at most `SHOWN_SECONDS` old: however many ask, requests wait for one family at most."""
+        if self._showing is None or (self._showing.done() and self._clock() >= self._shown_until):
+            self._showing = asyncio.get_running_loop().create_task(self._show())
+        return await asyncio.shield(self._showing)
+
+    async def _show(self) -> bytes:
+        families = []
+        for family in self._families():
+            families.append(family)
+            await asyncio.sleep(0)  # a thread would hold up the loop for longer: for its turns of the interpreter
+        self._shown_until = self._clock() + SHOWN_SECONDS
+        return b"".join(families)
+
+    def _families(self) -> Iterator[bytes]:
+        for family in self.registry.collect():
+            yield generate_latest(_One(family))
+
+
+class _One(CollectorRegistry):
+    """A registry of one family, for what writes registries."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family

@@ -38,7 +38,6 @@ def production(db, settings, tmp_path):
     settings.SLUICE_SECRET_IS_GENERATED = False
     settings.SLUICE_BASE_URL = "https://sluice.example.com"
     settings.SLUICE_EMBEDDED = False
-    settings.SLUICE_METRICS_PORT = 9100
     settings.SECRET_KEY = settings.SLUICE_KEY_HASH_SECRET = token_urlsafe(48)
     settings.SLUICE_CACHE_SECRET = settings.SLUICE_CREDENTIAL_SECRET = settings.SECRET_KEY
     settings.EMAIL_BACKEND = "django.core.mail.backends.smtp.EmailBackend"
@@ -60,7 +59,6 @@ def test_a_right_production_passes(production):
         ("SLUICE_SECRET_IS_GENERATED", True, "sluice.E003", "SLUICE_SECRET_KEY"),
         ("SLUICE_BASE_URL", "http://127.0.0.1:8000", "sluice.W001", "SLUICE_BASE_URL"),
         ("SLUICE_EMBEDDED", True, "sluice.W002", "DATABASE_URL"),
-        ("SLUICE_METRICS_PORT", 0, "sluice.W004", "SLUICE_METRICS_PORT"),
         ("SLUICE_SIGNUP_PLAN", "nothing", "sluice.W005", "SLUICE_SIGNUP_PLAN"),
         ("SLUICE_ENV", "prod", "sluice.E001", "SLUICE_ENV"),
         ("SECRET_KEY", "short", "sluice.E005", "SLUICE_SECRET_KEY"),

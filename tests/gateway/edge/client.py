@@ -36,7 +36,7 @@ class Answer:
 class Exchange:
     """One HTTP request in flight."""
 
-    def __init__(self, application, method, path, *, body=b"", headers=None, key=KEY) -> None:
+    def __init__(self, application, method, path, *, body=b"", headers=None, key=KEY, address="127.0.0.1") -> None:
         self.answer = Answer()
         self.changed = asyncio.Condition()
         self._incoming: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -56,7 +56,7 @@ class Exchange:
             "scheme": "http",
             "query_string": query.encode(),
             "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
-            "client": ("127.0.0.1", 1),
+            "client": (address, 1),
             "server": ("127.0.0.1", 8000),
         }
         self.task = asyncio.ensure_future(application(scope, self._receive, self._send))

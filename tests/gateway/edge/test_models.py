@@ -10,6 +10,7 @@ import pytest
 
 from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
+from gateway.runtime.metrics import CONTENT_TYPE, Metrics
 from gateway.runtime.readiness import operator_token
 from gateway.server.server import gateway_server
 from routing.catalogue import RuleEntry
@@ -168,6 +169,43 @@ async def test_reasons_are_told_to_operators_only(app, world, checks, monkeypatc
     assert told["checks"]["triggers"] == "missing: billing_transfer_guard"
 
 
+@pytest.mark.parametrize("headers", [{}, {"x-forwarded-for": "127.0.0.1"}, {"via": "1.1 cache"}])
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.7", "10.0.0.1", "unix"])
+async def test_figures_and_deployments_are_for_this_machine_and_its_operators(app, checks, address, headers):
+    is_told = not headers and address in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    told = await ask(app, "/metrics", key=None, headers=headers, address=address)
+    if is_told:
+        assert (told.status, told.headers["content-type"]) == (200, CONTENT_TYPE)
+    else:
+        assert_error(told, 401, "operators_only")
+    assert ("deployments" in (await ask(app, "/readyz", key=None, headers=headers, address=address)).json()) is is_told
+    told = await ask(app, "/readyz", key=operator_token(), headers=headers, address=address)
+    assert "small-1" in told.json()["deployments"]
+    assert (await ask(app, "/metrics", key=operator_token(), headers=headers, address=address)).status == 200
+
+
+async def test_a_flood_of_scrapes_is_rendered_once_a_second_and_lets_others_go_on(monkeypatch):
+    """Four connections that asked for nothing but figures made others' requests ten times slower."""
+    now, rendered, went_on = [0.0], [], 0
+    metrics = Metrics(lambda: now[0])
+    families = metrics._families
+    monkeypatch.setattr(metrics, "_families", lambda: rendered.append(1) or families())
+
+    async def bystander():
+        nonlocal went_on
+        while not scrapes.done():
+            went_on += 1
+            await asyncio.sleep(0)
+
+    scrapes = asyncio.gather(*(metrics.shown() for _ in range(100)))
+    await asyncio.gather(scrapes, bystander())
+    assert len(set(scrapes.result())) == 1
+    assert went_on >= len(list(families()))
+    for now[0], times in ((0.99, 1), (1.0, 2)):
+        await metrics.shown()
+        assert len(rendered) == times
+
+
 async def test_probes_have_a_port_of_their_own_where_one_is_set(world, checks, settings):
     settings.SLUICE_METRICS_PORT = lease_port()
     from gateway.asgi import application, probes
@@ -194,7 +232,7 @@ async def test_answers_are_counted_by_route_and_status(app, world):
     await ask(app, "/v1/usage/made-up")
     await ask(app, "/anything/made-up")
     await ask(app, "//v1/models/small")
-    text = (await ask(app, "/metrics", key=None)).body.decode()
+    text = world.runtime.metrics.render().decode()
     assert 'sluice_requests_total{endpoint="/v1/models/{id}",status="200"} 2.0' in text
     for route in ("/v1/*", "/v1/usage/{id}", "control"):
         assert f'sluice_requests_total{{endpoint="{route}",status="404"}} 1.0' in text
