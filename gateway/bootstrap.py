@@ -86,7 +86,7 @@ async def open_runtime() -> Runtime:
             rates=rates,
             engines=engines,
             epoch=epoch,
-            principals=Principals(epoch, threads),
+            principals=Principals(epoch, threads, rates),
             threads=threads,
             own_threads=own_threads,
             metrics=metrics,

@@ -14,6 +14,7 @@ from django.contrib.auth import get_user
 from django.http import parse_cookie
 
 from gateway.edge.access import address_of, bearer_of, missing_key, needed_scope, note_caller, require_use
+from gateway.edge.bounds import client_network
 from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Scope, header_of
@@ -88,7 +89,7 @@ class KeyCaller:
         """The key's principal, as long as the key is good."""
         if not self._token:
             raise missing_key()
-        principal = await self._runtime.principals.by_key(self._token)
+        principal = await self._runtime.principals.by_key(self._token, client_network(self._address))
         require_use(principal, self._needed, self._address)
         return principal
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from django.conf import settings
 
+from gateway.edge.bounds import client_network
 from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Scope, header_of
@@ -38,7 +39,7 @@ async def principal_of(scope: Scope) -> Principal:
     if token.startswith(PREFIX):
         principal = await _principal_of_line(scope, token)
     else:
-        principal = await runtime_of(scope).principals.by_key(token)
+        principal = await runtime_of(scope).principals.by_key(token, client_network(address_of(scope)))
     note_caller(scope, tenant=principal.tenant, key=principal.api_key)
     require_use(principal, needed_scope(scope), address_of(scope))
     return principal

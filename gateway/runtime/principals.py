@@ -14,7 +14,8 @@ import structlog
 from django.db.models import FilteredRelation, Q, QuerySet
 from django.utils import timezone
 
-from billing.limits.types import Bucket
+from billing.limits.headers import retry_after
+from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
 from gateway.database.threads import DatabaseThreads
 from gateway.errors.faults import access_changed, catalogue_unavailable
@@ -29,6 +30,7 @@ from gateway.services.scopes import ALL, expanded
 from routing.own_models import OwnTerms
 
 MOST_ENTRIES = 10_000
+GUESSES = 60  # keys that one network may try in a minute, of those that no request has been let in by
 LAST_USED_EVERY = timedelta(minutes=1)
 INFERENCE_ROLES = (Membership.Role.OWNER, Membership.Role.ADMIN, Membership.Role.MEMBER)
 
@@ -68,26 +70,53 @@ class Principals:
     """Answers by key or session from memory; what isn't there takes one query, shared by all who wait for it.
 
     An entry is valid only while its tenant has not changed, nor what all tenants share, since the stamp that was read
-    before its query. Unknown keys are kept apart, so that guessing can't push real ones out.
+    before its query. Unknown keys are kept apart, so that guessing can't push real ones out; each that is tried takes
+    from the `rates` of its network, before the database is asked.
     """
 
-    def __init__(self, epoch: Epoch, threads: DatabaseThreads, most: int = MOST_ENTRIES) -> None:
+    def __init__(self, epoch: Epoch, threads: DatabaseThreads, rates: RateStore, most: int = MOST_ENTRIES) -> None:
         self._epoch = epoch
         self._threads = threads
+        self._rates = rates
         self._known = _Cache(most, epoch)
         self._denied = _Cache(most, epoch)
         self._waiting: dict[tuple[Stamp, object], asyncio.Future[_Answer]] = {}
         self._used: set[UUID] = set()
         self._written: dict[UUID, datetime] = {}
 
-    async def by_key(self, secret: str) -> Principal:
-        """Return the key's principal, noting that it was used; raise Refusal 401, 403, or 503 when nothing is known."""
+    async def by_key(self, secret: str, network: str = "") -> Principal:
+        """Return the principal of the key that was sent from `network`, noting that it was used; raise Refusal 401,
+        403, 429, or 503 when nothing is known.
+        """
         digest = digest_of(secret)
-        principal = await self._resolve(digest, lambda: load_by_key(secret))
+        if self._known.has_had(digest) or self._denied.get(digest) is not None:
+            principal = await self._resolve(digest, lambda: load_by_key(secret))
+        else:
+            principal = await self._tried(digest, secret, network)
         _check_expiry(principal)
         assert principal.api_key is not None
         self._used.add(principal.api_key)
         return principal
+
+    async def _tried(self, digest: str, secret: str, network: str) -> Principal:
+        """Return the principal of a key that isn't known to be good; what it takes of the network's rate is given back
+        unless it is refused as no good key.
+        """
+        bucket = Bucket(f"{{guesses}}:{network}", "guesses", GUESSES, 60_000_000, GUESSES)
+        decision = await self._rates.take([Take(bucket, 1)])
+        if not isinstance(decision, Taken):
+            retry = retry_after(decision.retry_us) if isinstance(decision, Limited) else "60"
+            message = f"Too many keys that are not valid came from your network: try again in {retry} s."
+            raise Refusal(429, "too_many_invalid_keys", message, headers={"retry-after": retry})
+        is_guess = False
+        try:
+            return await self._resolve(digest, lambda: load_by_key(secret))
+        except Refusal as refusal:
+            is_guess = refusal.status == 401
+            raise
+        finally:
+            if not is_guess:
+                await self._rates.adjust(bucket, -1)
 
     async def by_session(self, user: UUID, project: UUID) -> Principal:
         """Return the user's principal in the project; raise Refusal 403 unless its role may spend, or 503."""
@@ -177,6 +206,10 @@ class _Cache:
             return None
         self._entries.move_to_end(name)
         return entry[1]
+
+    def has_had(self, name: object) -> bool:
+        """Whether there is an answer, be it too old to be given."""
+        return name in self._entries
 
     def put(self, name: object, stamp: Stamp, answer: _Answer) -> None:
         self._entries[name] = (stamp, answer)

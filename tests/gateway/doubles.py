@@ -239,7 +239,7 @@ async def make_stand(
         rates=rates,
         engines=engines,
         epoch=epoch,
-        principals=principals or Principals(epoch, threads),
+        principals=principals or Principals(epoch, threads, rates),
         threads=threads,
         own_threads=None,
         metrics=metrics,

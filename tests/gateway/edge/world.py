@@ -45,7 +45,7 @@ class MemoryPrincipals:
     members: dict[tuple[UUID, UUID], Principal] = field(default_factory=dict)
     asked: int = 0
 
-    async def by_key(self, secret: str) -> Principal:
+    async def by_key(self, secret: str, network: str = "") -> Principal:
         self.asked += 1
         found = self.keys.get(secret, Refusal(401, "invalid_api_key", "This API key is not valid."))
         if isinstance(found, Refusal):

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from billing.ids import uuid7
+from billing.limits.memory import MemoryRateStore
 from billing.limits.types import Lease, Taken
 from billing.models import Hold, Subscription, UsageRecord
 from billing.services import plans
@@ -52,7 +53,7 @@ def threads():
 def resolver(threads, **options):
     """Return principals and their epoch, which moves only when it is told to."""
     epoch = StandingEpoch()
-    return Principals(epoch, threads, **options), epoch
+    return Principals(epoch, threads, MemoryRateStore(lambda: 1_000_000), **options), epoch
 
 
 async def refused(awaitable):
@@ -165,7 +166,7 @@ async def test_entry_carries_the_tenants_number_read_before_its_query(threads):
     """As above, for a change of the key's own tenant: its number is read from the database, as the poller does."""
     world = await in_database(make_world)
     epoch = Epoch()
-    known = Principals(epoch, threads)
+    known = Principals(epoch, threads, MemoryRateStore())
     first = await in_database(read_epoch)
     epoch.publish(first, time.monotonic())
     run = threads.run
@@ -185,7 +186,7 @@ async def test_entry_carries_the_tenants_number_read_before_its_query(threads):
 async def test_key_that_was_unknown_is_asked_again_after_any_tenants_change(threads):
     world = await in_database(make_world)
     epoch = Epoch()
-    known = Principals(epoch, threads)
+    known = Principals(epoch, threads, MemoryRateStore())
     epoch.publish(Reading(1, 1), time.monotonic())
     secret = "sk-sluice-later"
     assert await refused(known.by_key(secret)) == (401, "invalid_api_key")
@@ -197,7 +198,7 @@ async def test_key_that_was_unknown_is_asked_again_after_any_tenants_change(thre
 async def test_stale_epoch_is_503(threads, monkeypatch):
     monkeypatch.setattr("gateway.runtime.epoch.INTERVAL", 0.01)
     world = await in_database(make_world)
-    known = Principals(Epoch(), threads)
+    known = Principals(Epoch(), threads, MemoryRateStore())
     assert await refused(known.by_key(world.secret)) == (503, "catalogue_unavailable")
 
 
@@ -212,6 +213,37 @@ async def test_unknown_keys_push_no_real_one_out(threads):
     assert await refused(known.by_key("sk-sluice-4")) == (401, "invalid_api_key")
     assert threads.calls == calls
     assert len(known._denied._entries) == 2
+
+
+async def test_who_guesses_keys_is_refused_before_the_database_is_asked_and_nobody_else_is(threads, monkeypatch):
+    """Each guess cost a query, and nobody counted them."""
+    monkeypatch.setattr(principals_module, "GUESSES", 3)
+    world = await in_database(make_world)
+    known, epoch = resolver(threads)
+    await known.by_key(world.secret, "203.0.113.7")
+    for number in range(3):
+        assert await refused(known.by_key(f"sk-sluice-{number}", "203.0.113.7")) == (401, "invalid_api_key")
+    calls = threads.calls
+    with pytest.raises(Refusal) as caught:
+        await known.by_key("sk-sluice-more", "203.0.113.7")
+    assert (caught.value.status, caught.value.code) == (429, "too_many_invalid_keys")
+    assert caught.value.headers["retry-after"] == "20"
+    assert await refused(known.by_key("sk-sluice-2", "203.0.113.7")) == (401, "invalid_api_key")
+    assert threads.calls == calls
+    # Whoever is known to have a good key shares an address with the guesser, and isn't kept out by a change.
+    epoch.publish(Reading(2), time.monotonic())
+    assert (await known.by_key(world.secret, "203.0.113.7")).tenant == world.tenant.id
+    assert await refused(known.by_key("sk-sluice-more", "203.0.113.8")) == (401, "invalid_api_key")
+
+
+async def test_good_keys_take_nothing_from_the_rate_of_guesses(threads, monkeypatch):
+    monkeypatch.setattr(principals_module, "GUESSES", 1)
+    worlds = [await in_database(make_world) for _ in range(3)]
+    known, _ = resolver(threads)
+    for world in worlds:
+        await known.by_key(world.secret, "203.0.113.7")
+    assert await refused(known.by_key("sk-sluice-guess", "203.0.113.7")) == (401, "invalid_api_key")
+    assert await refused(known.by_key("sk-sluice-more", "203.0.113.7")) == (429, "too_many_invalid_keys")
 
 
 async def test_key_that_expires_is_refused_from_that_moment_on(threads, monkeypatch):
