@@ -7,12 +7,17 @@ import ipaddress
 from collections.abc import Awaitable
 from functools import lru_cache
 
+import structlog
 from django.conf import settings
 
 from gateway.concurrency.caps import Cap
 from gateway.edge.http import uploads
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Application, ASGIMessage, Receive, Scope, Send, header_of
+
+MOST_STRANGERS = 8  # that the log tells of
+
+log = structlog.get_logger(__name__)
 
 _CLOSE = {"connection": "close"}
 
@@ -63,16 +68,20 @@ def counted_by_address(application: Application) -> Application:
     return application_with_count
 
 
+CLIENT_BITS = 56  # of IPv6: as much as an access line is given
+SITE_BITS = 48  # as much as a customer of a data centre is given
+
+
 @lru_cache(4096)
-def client_network(address: str) -> str:
-    """Return the network that counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
+def client_network(address: str, bits: int = CLIENT_BITS) -> str:
+    """Return the network that counts as one client: an IPv4 address, or the network of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
     if isinstance(parsed, ipaddress.IPv4Address):
         return address
-    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, 64), strict=False))
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((parsed, bits), strict=False))
 
 
 def too_many_connections() -> Refusal:
@@ -87,12 +96,18 @@ def limited_by_address(application: Application) -> Application:
     For use behind a trusted proxy, whose connections the server can't tell apart by their clients.
     """
     addresses: Cap[str] = Cap(settings.SLUICE_MAX_CONNECTIONS_PER_ADDRESS, too_many_connections)
+    strangers: set[str] = set()
 
     async def application_with_limit(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan" or not scope.get("client"):
             await application(scope, receive, send)
             return
-        with addresses.share(client_network(scope["client"][0])) as take:
+        address = scope["client"][0]
+        if address not in (header_of(scope, b"x-forwarded-for") or address) and len(strangers) < MOST_STRANGERS:
+            if address not in strangers:
+                log.warning("forwarded_by_stranger", address=address, mend="add a proxy of yours to SLUICE_PROXIES")
+            strangers.add(address)
+        with addresses.share(client_network(address)) as take:
             take(1)
             await application(scope, receive, send)
 

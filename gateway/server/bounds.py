@@ -11,9 +11,10 @@ import structlog
 from django.conf import settings
 
 from gateway.concurrency.caps import Cap
-from gateway.edge.bounds import client_network, too_many_connections
+from gateway.edge.bounds import SITE_BITS, client_network, too_many_connections
 from gateway.errors.refusal import Refusal
 
+SITE_SHARES = 4  # as many as that many clients may have: connections from one network of IPv6 of SITE_BITS
 LOG_SECONDS = 10.0  # between two lines about connections that were turned away
 
 log = structlog.get_logger(__name__)
@@ -53,6 +54,14 @@ class Bounds:
         )
 
 
+class Waiting(Protocol):
+    """A connection whose client may not have sent a request."""
+
+    def give_way(self) -> None:
+        """Close it at once, and give its place back."""
+        ...
+
+
 class Listener:
     """What the connections of one port share: their bounds, and how many there are."""
 
@@ -61,6 +70,8 @@ class Listener:
         self._proxies = proxies
         self._everyone: Cap[None] = Cap(bounds.connections, _too_many_connections)
         self._addresses: Cap[str] = Cap(bounds.connections_per_address, too_many_connections)
+        self._sites: Cap[str] = Cap(SITE_SHARES * bounds.connections_per_address, too_many_connections)
+        self._without_request: dict[Waiting, None] = {}  # the one that has waited longest first
         self._turned_away = 0
         self._told_at = float("-inf")
 
@@ -72,16 +83,31 @@ class Listener:
     def enter(self, address: str | None) -> ExitStack:
         """Count a connection until the returned stack is closed; a Refusal (503, 429) when there are too many.
 
-        A trusted proxy speaks for many clients, so its connections count among all, but not as one client's.
+        Of all that may be open the one gives way that has waited longest without a request. A trusted proxy speaks for
+        many clients, so its connections count among all, but not as one client's.
         """
         with ExitStack() as place:
+            if address is not None and address not in self._proxies:
+                for cap, owner in (
+                    (self._addresses, client_network(address)),
+                    (self._sites, client_network(address, SITE_BITS)),
+                ):
+                    cap.take(owner)
+                    place.callback(cap.give_back, owner)
+            if len(self._everyone) >= self.bounds.connections and self._without_request:
+                next(iter(self._without_request)).give_way()
             self._everyone.take(None)
             place.callback(self._everyone.give_back, None)
-            if address is not None and address not in self._proxies:
-                owner = client_network(address)
-                self._addresses.take(owner)
-                place.callback(self._addresses.give_back, owner)
             return place.pop_all()
+
+    def waits(self, connection: Waiting) -> None:
+        """Note that the connection has no request from now on."""
+        self._without_request.pop(connection, None)
+        self._without_request[connection] = None
+
+    def has_request(self, connection: Waiting) -> None:
+        """Note that the connection has a request, or is closed."""
+        self._without_request.pop(connection, None)
 
     def turned_away(self, address: str | None, code: str) -> None:
         """Log that a connection was refused; a flood of them makes one line in `LOG_SECONDS`."""

@@ -69,7 +69,19 @@ class BoundedHTTP(HttpToolsProtocol):
             self._answer(refusal)
             transport.close()  # lingering would keep what there is too much of
         else:
+            self._listener.waits(self)
             self._expect_head()
+
+    def give_way(self) -> None:
+        """Close the connection, which has no request, for one that another client wants."""
+        self._leave()
+        self.transport.abort()
+
+    def _leave(self) -> None:
+        """Give the connection's place back."""
+        self._listener.has_request(self)
+        if self._place is not None:
+            self._place.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -78,8 +90,7 @@ class BoundedHTTP(HttpToolsProtocol):
             self.on_lost()
         self._stop_deadline()
         self._writes_again()
-        if self._place is not None:
-            self._place.close()
+        self._leave()
 
     def handle_websocket_upgrade(self) -> None:
         """Hand the connection and its place to the websocket's protocol, whose parser takes less than a head may be."""
@@ -92,6 +103,7 @@ class BoundedHTTP(HttpToolsProtocol):
         else:
             super().handle_websocket_upgrade()
             websocket = cast("BoundedWebSocket", self.transport.get_protocol())
+            self._listener.has_request(self)
             websocket.place, self._place = self._place, None
 
     def answer_last(self, idle_seconds: float) -> None:
@@ -212,6 +224,7 @@ class BoundedHTTP(HttpToolsProtocol):
         self._head_size = self._wire_size = self._idle_size = self._discarded = 0
         self._head_tail = b""
         if self.cycle is not before:
+            self._listener.has_request(self)
             # A task that waits for the disconnect would cost each request more.
             cast("dict[str, Any]", self.scope)["connection"] = self
             self._is_in_body = True
@@ -232,6 +245,8 @@ class BoundedHTTP(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if not self._is_running and not self.is_lost:
+            self._listener.waits(self)
         if self.transport.is_closing():
             if self.transport.get_write_buffer_size():
                 self.pause_writing()  # closing waits for a reader, but not for ever

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import structlog
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from gateway.edge import bounds
 from gateway.edge.guard import guarded
@@ -22,6 +24,28 @@ async def test_requests_of_one_address_are_bounded(app, settings):
     waiting.leave()
     await waiting.finished()
     assert (await ask(limited, "/healthz", key=None)).status == 200
+
+
+async def test_an_address_that_nobody_named_speaks_for_nobody(settings):
+    """Every private address was taken for a proxy: whoever had one chose the address that he was counted by."""
+    with structlog.testing.capture_logs() as lines:
+        for address, counted in (("127.0.0.1", "198.51.100.7"), ("10.1.2.3", "10.1.2.3")):
+            scope = {
+                "type": "http",
+                "scheme": "http",
+                "client": (address, 1),
+                "headers": [(b"x-forwarded-for", b"198.51.100.7")],
+            }
+            seen = []
+
+            async def noting(scope, receive, send, seen=seen):
+                seen.append(scope["client"][0])
+
+            listening = ProxyHeadersMiddleware(bounds.limited_by_address(noting), settings.SLUICE_PROXIES)
+            for _ in range(2):
+                await listening(dict(scope), None, None)
+            assert seen == [counted] * 2
+    assert [line["address"] for line in lines if line["event"] == "forwarded_by_stranger"] == ["10.1.2.3"]
 
 
 async def test_bodies_from_one_network_of_ipv6_count_together(monkeypatch):
@@ -51,6 +75,6 @@ async def test_bodies_from_one_network_of_ipv6_count_together(monkeypatch):
         with pytest.raises(Refusal) as refused:
             await upload("2001:db8::2")
         goes_on.set()
-        await upload("2001:db8:0:1::1")
+        await upload("2001:db8:0:100::1")
     assert refused.value.code == "too_many_uploads"
     assert len(uploads) == 0

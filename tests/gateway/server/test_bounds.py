@@ -14,6 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.edge.bounds import bounded, client_network
 from gateway.edge.guard import guarded
+from gateway.errors.refusal import Refusal
 from gateway.http.asgi import send_json
 from gateway.http.disconnect import watching
 from gateway.runtime.metrics import Metrics
@@ -23,6 +24,7 @@ from tests.gateway.edge.server import serving
 from tests.waiting import until
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
+HALF_SENT = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n"
 BOUNDS = Bounds(
     head_bytes=4096,
     head_seconds=60.0,
@@ -312,8 +314,42 @@ async def test_connections_of_one_address_are_bounded():
 async def test_connections_in_all_are_bounded():
     async with a_place(connections=2) as place:
         for _ in range(2):
-            await place.connected()
+            await (await place.connected()).send(HALF_SENT)
+        await until(lambda: not place.listener._without_request)
         await (await place.connected()).refused(503, "server_full")
+
+
+async def test_of_all_connections_the_oldest_without_a_request_gives_way():
+    """Seventeen addresses that sent nothing kept everybody else out."""
+    async with a_place(connections=4) as place:
+        works, answered, *silent = [await place.connected() for _ in range(4)]
+        await works.send(HALF_SENT)
+        await silent[0].send(b"GET / HT")  # half a head is no request
+        await until(lambda: len(place.listener._without_request) == 3)
+        await answered.send(GET)
+        assert (await answered.answer())[0] == 200
+        for gone in (*silent, answered):
+            bystander = await place.connected()
+            await bystander.send(GET)
+            assert (await bystander.answer())[0] == 200
+            assert await gone.closed() == b""
+            assert place.listener.connections == 4
+        await works.send(b"x" * 5)
+        assert (await works.answer())[0] == 200
+
+
+def test_one_site_of_ipv6_has_the_places_of_a_few_clients():
+    listener = Listener(replace(BOUNDS, connections_per_address=2))
+    clients = [f"2001:db8:1:{number:x}00::1" for number in range(1, 6)]
+    places = [listener.enter(address) for address in clients[:4] for _ in range(2)]
+    for address in (clients[0], clients[4]):
+        with pytest.raises(Refusal, match="Your address"):
+            listener.enter(address)
+    assert listener.connections == len(places)
+    places.append(listener.enter("2001:db8:2::1"))
+    for place in places:
+        place.close()
+    assert listener.connections == 0
 
 
 def test_trusted_proxies_connections_are_not_one_clients(settings):
@@ -333,9 +369,9 @@ def test_trusted_proxies_connections_are_not_one_clients(settings):
     ("address", "network"),
     [
         ("203.0.113.7", "203.0.113.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1::/56"),
         ("::ffff:203.0.113.7", "203.0.113.7"),
-        ("fe80::1%eth0", "fe80::/64"),
+        ("fe80::1%eth0", "fe80::/56"),
         ("somewhere", "somewhere"),
     ],
 )
