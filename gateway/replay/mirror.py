@@ -1,4 +1,4 @@
-"""The events of running answers in Redis, so that other gateways can read them while they are made.
+"""The events of running answers in Redis, sealed, so that other gateways can read them while they are made.
 
 Redis only makes it quick: what is finished is in the database. Where Redis doesn't answer, an answer isn't mirrored
 any more, and readers elsewhere wait for its end.
@@ -22,6 +22,7 @@ from redis.exceptions import RedisError
 from billing.limits.redis.store import PREFIX
 from gateway.errors.refusal import Refusal
 from gateway.replay.log import Batch, EventLog, Head
+from gateway.secrets.sealing import SealError, seal_bytes, unseal_bytes
 
 ALIVE_SECONDS = 600  # a stream of events in Redis without a new one, or whose gateway died, is gone after these
 ENDED_SECONDS = 60  # then everything is in the database
@@ -60,7 +61,7 @@ class Mirror:
                         if not event_log.head.is_stream or size > MOST_BYTES:
                             continue  # one in one piece is there with its end
                         entry = msgspec.msgpack.encode((event_log.head, batch.first, batch.events))
-                        await self._add(name, {"batch": entry}, ALIVE_SECONDS)
+                        await self._add(name, {"batch": seal_bytes(entry)}, ALIVE_SECONDS)
             finally:
                 if event_log.is_ended:
                     await self._add(name, {"end": b""}, ENDED_SECONDS)
@@ -70,7 +71,9 @@ class Mirror:
             return  # why the log ended, which its readers are told
 
     async def read(self, run: UUID) -> AsyncGenerator[tuple[Head, Batch], None]:
-        """Yield what there is of the run, and what comes, until its end; raise an OSError when Redis doesn't answer."""
+        """Yield what there is of the run, and what comes, until its end; raise an OSError when Redis doesn't answer, or
+        has what can't be read here.
+        """
         name, last = _name(run), "0"
         while True:
             try:
@@ -83,7 +86,11 @@ class Mirror:
                     last = number
                     if b"end" in fields:
                         return
-                    head, first, events = msgspec.msgpack.decode(fields[b"batch"], type=tuple[Head, int, list[bytes]])
+                    try:
+                        entry = unseal_bytes(fields[b"batch"])
+                    except SealError as error:
+                        raise ConnectionError(str(error)) from error
+                    head, first, events = msgspec.msgpack.decode(entry, type=tuple[Head, int, list[bytes]])
                     yield head, Batch(first, events)
 
     async def close(self) -> None:

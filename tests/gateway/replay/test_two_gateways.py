@@ -79,6 +79,24 @@ async def test_stream_is_read_at_another_gateway_while_it_is_made(gateway, redis
     await in_database(assert_books, bench.world, records=1)
 
 
+async def test_what_redis_has_of_an_answer_is_sealed(gateway, redis_server):
+    """Whoever reads Redis read the answers of all tenants for ten minutes."""
+    async with gateway(tokens=20, hang_at=10) as bench, beside(bench, redis_server) as other:
+        first = bench.ask(chat(stream=True))
+        second = other.ask(chat(stream=True))
+        await second.body_has(b"id: 5\n")
+        client = Redis.from_url(redis_server.url)
+        [name] = await client.keys("*kept:*")
+        stored = repr(await client.xrange(name))
+        await client.aclose()
+        bench.engine.release()
+        whole, followed = await first.finished(), await second.finished()
+        assert followed.body == whole.body
+        assert "w1" in whole.body.decode()
+        assert not any(word in stored for word in ("choices", "chatcmpl", "w1 ", "event-stream"))
+    await in_database(assert_books, bench.world, records=1)
+
+
 async def test_redis_that_dies_takes_nothing_along(gateway, redis_server):
     async with gateway(tokens=20, hang_at=10) as bench, beside(bench, redis_server) as other:
         first = bench.ask(chat(stream=True))
