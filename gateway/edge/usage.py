@@ -1,4 +1,4 @@
-"""``GET /v1/usage/{request_id}``: what any request of the tenant used and cost, cut streams included."""
+"""``GET /v1/usage/{request_id}``: what any request of the key's project used and cost, cut streams included."""
 
 from __future__ import annotations
 
@@ -25,23 +25,25 @@ async def usage(scope: Scope, receive: Receive, send: Send) -> None:
     request = request_id_in(given)
     found = None
     if request is not None:
-        read = partial(usage_of_request, principal.tenant, request)
+        read = partial(usage_of_request, principal.tenant, principal.project, request)
         found = await runtime_of(scope).threads.run(read, owner=principal.tenant)
     if found is None:
-        raise Refusal(404, "usage_not_found", f"No request '{given[:100]}' of yours is known.", param="request_id")
+        raise Refusal(
+            404, "usage_not_found", f"No request '{given[:100]}' of this project is known.", param="request_id"
+        )
     await send_json(send, 200, found)
 
 
-def usage_of_request(tenant: UUID, request: UUID) -> RequestUsage | None:
-    """Return the usage of the tenant's `request`: settled, or pending while its hold is open; None if there is none.
+def usage_of_request(tenant: UUID, project: UUID, request: UUID) -> RequestUsage | None:
+    """Return the usage of the project's `request`: settled, or pending while its hold is open; None if there is none.
 
     The hold is read first, so that a request settled between the two queries is found settled.
     """
     hold = hold_of(request, tenant)
     record = record_of(request, tenant)
     if record is not None:
-        return _settled(record)
-    return None if hold is None else _pending(hold)
+        return _settled(record) if record.project == project else None
+    return _pending(hold) if hold is not None and hold.project == project else None
 
 
 def _settled(record: UsageRecord) -> RequestUsage:
