@@ -71,6 +71,7 @@ class RemoteEngine:
         self._dialect = DIALECTS[self._options.dialect]
         self._pool = pool_of(base_of(spec.endpoint), self._options.networks)
         self._pool.join(self, self._options)
+        self._credential = spec.credential
         self._headers = {"authorization": f"Bearer {spec.credential}"} if spec.credential else {}
         self._probe = Probe(spec.deployment, self._dialect, self._options, self._ask)
         self._prepared: OrderedDict[str, tuple[float, int, int]] = OrderedDict()  # when, likely and least size
@@ -156,6 +157,7 @@ class RemoteEngine:
         except EngineError as error:
             has_run = error.may_have_run
             self._look_soon(run, error)
+            self._hide_credential(error)
             raise
         finally:
             # Without an end the iterator was closed, its task cancelled, or the server took nothing.
@@ -328,7 +330,17 @@ class RemoteEngine:
         return min(self._options.max_output if wanted is None else wanted, self._options.max_output, room)
 
     async def _ask(self, path: str, body: dict[str, Any] | None = None) -> Any:
-        return await self._pool.ask(self._headers, path, body)
+        try:
+            return await self._pool.ask(self._headers, path, body)
+        except AskError as error:
+            self._hide_credential(error.refusal)
+            raise
+
+    def _hide_credential(self, error: EngineError) -> None:
+        """Take the deployment's own key out of what its server says to a client."""
+        if self._credential and self._credential in error.message:
+            error.message = error.message.replace(self._credential, "…")
+            error.args = (error.message,)
 
 
 @contextmanager

@@ -508,6 +508,13 @@ async def test_a_prompt_that_the_server_finds_too_long_is_told_as_such(remote):
     assert (await fails(engine, chat("a"), InvalidRequestError)).code == "context_length_exceeded"
 
 
+async def test_a_key_of_ours_that_the_server_repeats_is_told_to_nobody(remote):
+    said = json.dumps({"error": {"message": "bad request by key sk-ours-0123: no."}}).encode()
+    engine, _ = await remote(status=400, body=said, credential="sk-ours-0123")
+    error = await fails(engine, chat("a"), InvalidRequestError)
+    assert (error.message, str(error)) == ("bad request by key …: no.",) * 2
+
+
 @pytest.mark.parametrize(("status", "code"), [(429, "engine_overloaded"), (503, "engine_overloaded")])
 async def test_429_and_503_mean_busy(remote, status, code):
     engine, upstream = await remote(status=status)
