@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import ipaddress
 import re
+import socket
 import struct
 from urllib.parse import urlsplit
 
@@ -23,13 +25,13 @@ _NO_FRAME = frozenset({0xC4, 0xC8, 0xCC})  # in the range of JPEG's frames, but 
 
 def image_of(url: str, detail: str | None, at: str) -> Image:
     """Return the image at `url`; refuse (400, naming the field `at`) what is no data: URL of an image and no https
-    address. Nothing is fetched.
+    address on the internet. Nothing is fetched.
     """
     if url[:5].lower() == "data:":
         width, height = _size_in(url, at)
         return Image(url, width, height, detail or "")
     if len(url) > MAX_ADDRESS or not _is_address(url):
-        text = f"'{at}' must be a data: URL with base64, or an https address of at most {MAX_ADDRESS} characters."
+        text = f"'{at}' must be a data: URL with base64, or a public https address of at most {MAX_ADDRESS} characters."
         raise invalid(at, text)
     return Image(url, detail=detail or "")
 
@@ -37,9 +39,21 @@ def image_of(url: str, detail: str | None, at: str) -> Image:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme == "https" and bool(parts.hostname) and url.isprintable() and " " not in url
+        is_whole = parts.scheme == "https" and bool(parts.hostname) and url.isprintable() and " " not in url
+        return is_whole and _is_public(parts.hostname or "")
     except ValueError:
         return False
+
+
+def _is_public(host: str) -> bool:
+    """Whether a host may be one of the internet's: where a name leads is known to the server that fetches it."""
+    try:
+        # As resolvers read it, who also take 2852039166 and 0xa9.254.169.254.
+        address = ipaddress.ip_address(host if ":" in host else socket.inet_aton(host))
+    except (OSError, ValueError):
+        name = host.rstrip(".").lower()
+        return "." in name and not name.endswith((".localhost", ".local", ".internal"))
+    return address.is_global and not address.is_multicast
 
 
 def _size_in(url: str, at: str) -> tuple[int, int]:

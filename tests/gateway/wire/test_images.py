@@ -65,6 +65,14 @@ def test_size_behind_long_metadata_is_found():
         ("http://example.com/cat.png", "https"),
         ("https://", "https"),
         ("https://[", "https"),
+        *(
+            (f"https://{host}/latest/meta-data", "public")
+            for host in ("169.254.169.254", "2852039166", "0xa9fea9fe", "[fe80::1]", "[::ffff:169.254.169.254]")
+        ),
+        *(
+            (f"https://{host}/a.png", "public")
+            for host in ("localhost", "10.0.0.1", "127.1", "gateway", "vault.internal")
+        ),
         ("https://example.com/a b", "https"),
         ("https://example.com/" + "x" * 4096, "4096"),
         ("file:///etc/passwd", "https"),
