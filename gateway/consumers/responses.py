@@ -92,6 +92,12 @@ def too_many_sockets() -> Refusal:
     return Refusal(429, "too_many_connections", f"{MOST_SOCKETS} of your websockets are open already.")
 
 
+def _too_old() -> Refusal:
+    minutes = round(LIFETIME_SECONDS / 60)
+    text = f"A connection lasts {minutes} minutes: open a new one."
+    return Refusal(400, "websocket_connection_limit_reached", text)
+
+
 class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is untyped
     """One websocket on ``/v1/responses``. Generations run beside the receive loop, so that a cancel is received."""
 
@@ -152,8 +158,10 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             case "response.create":
                 if self._runtime.is_leaving:
                     raise draining()
+                self._require_young()
                 self._streams.create(decode(ResponseCreate, frame), len(frame))
             case "response.resume":
+                self._require_young()
                 self._streams.create(decode(ResponseResume, frame), len(frame))
             case "response.cancel":
                 cancel = decode(ResponseCancel, frame)
@@ -385,6 +393,11 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         await self._refuse(draining())
         await self._sender.close(SERVICE_RESTART)
 
+    def _require_young(self) -> None:
+        """Raise the Refusal for a response that would begin once the socket has been open for too long."""
+        if asyncio.get_running_loop().time() >= self._opened_at + LIFETIME_SECONDS:
+            raise _too_old()
+
     async def _watch_clock(self) -> None:
         """Close the socket once it has been silent or open for too long, but never in the middle of a response."""
         loop = asyncio.get_running_loop()
@@ -395,9 +408,5 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 await self._streams.idle()
                 self._quiet_since = loop.time()
         if loop.time() >= oldest:
-            minutes = round(LIFETIME_SECONDS / 60)
-            refusal = Refusal(
-                400, "websocket_connection_limit_reached", f"A connection lasts {minutes} minutes: open a new one."
-            )
-            await self._refuse(refusal)
+            await self._refuse(_too_old())
         await self._sender.close(GOING_AWAY)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -418,6 +420,22 @@ async def test_old_socket_is_closed_after_what_runs():
     await clock
     assert "websocket_connection_limit_reached" in sent.get_nowait()["text"]
     assert sent.get_nowait() == {"type": "websocket.close", "code": 1001}
+
+
+@pytest.mark.parametrize("kind", ["response.create", "response.resume"])
+async def test_a_socket_that_is_an_hour_old_begins_no_more_responses(kind):
+    """As long as the next response began before the last one ended, the hour never did."""
+    begun = []
+    consumer = responses.ResponsesConsumer(Cap(1, responses.too_many_sockets))
+    consumer._runtime = SimpleNamespace(is_leaving=False)
+    consumer._streams = SimpleNamespace(create=lambda *_: begun.append(1))
+    frame = json.dumps({"type": kind, "model": "m", "input": "hi", "response_id": "resp_1"}).encode()
+    now = asyncio.get_running_loop().time()
+    consumer._opened_at = now - responses.LIFETIME_SECONDS
+    with pytest.raises(Refusal) as refused:
+        consumer._take(SimpleNamespace(type=kind), frame)
+    assert refused.value.code == "websocket_connection_limit_reached"
+    assert begun == []
 
 
 async def test_socket_of_a_gateway_that_leaves_is_told_to_connect_again(socket, world):
