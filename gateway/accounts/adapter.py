@@ -7,6 +7,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.models import EmailAddress
+from allauth.account.signals import email_confirmed
 from allauth.core import context as current
 from django.conf import settings
 from django.db import transaction
@@ -16,7 +18,7 @@ from django.utils.text import slugify
 from billing.ids import uuid7
 from billing.models import Plan
 from gateway.edge.bounds import client_network
-from gateway.models import User
+from gateway.models import Membership, User
 from gateway.services import members, tenants
 from gateway.services.mail import queue_mail
 
@@ -30,11 +32,11 @@ class Site:
 
 
 class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn't followed
-    """Keeps sign-up closed unless SLUICE_SIGNUP_PLAN is set; then a new user owns a tenant on that plan."""
+    """Keeps sign-up closed unless SLUICE_SIGNUP_PLAN is set."""
 
     def is_open_for_signup(self, request: HttpRequest) -> bool:
-        """Return whether people may sign up by themselves: while the plan that they would get is offered."""
-        return Plan.objects.filter(slug=settings.SLUICE_SIGNUP_PLAN, is_offered=True).exists()
+        """Return whether people may sign up."""
+        return is_open()
 
     def _get_login_attempts_cache_key(self, request: HttpRequest, **credentials: Any) -> str:
         """Count wrong passwords by account and client address, so that nobody can lock an account for other addresses.
@@ -61,17 +63,34 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
         mail = self.render_mail(template_prefix, email, given)
         queue_mail(to=email, subject=mail.subject, text=mail.body)
 
-    @transaction.atomic
     def save_user(self, request: HttpRequest, user: User, form: Any, commit: bool = True) -> User:
-        """Save the new user together with the tenant that they own."""
+        """Save the new user, who has no tenant yet: `give_tenant` makes it once the address is proved."""
         user.email = form.cleaned_data["email"].lower()
         saved: User = super().save_user(request, user, form, commit=commit)
-        local = saved.email.partition("@")[0]
-        made = tenants.create_tenant(
-            name=local,
-            slug=f"{slugify(local)[:40]}-{uuid7().hex[-8:]}",
-            owner_email=saved.email,
-            plan=settings.SLUICE_SIGNUP_PLAN,
-        )
-        members.take_up(invitation=made.invitation, user=saved)  # the address is proved later, by its own mail
         return saved
+
+
+def is_open() -> bool:
+    """Return whether people may sign up by themselves: while the plan that they would get is offered."""
+    return Plan.objects.filter(slug=settings.SLUICE_SIGNUP_PLAN, is_offered=True).exists()
+
+
+def connect() -> None:
+    """Connect the signal's receiver; call once per process."""
+    email_confirmed.connect(give_tenant, dispatch_uid="accounts.tenant")
+
+
+@transaction.atomic
+def give_tenant(email_address: EmailAddress, **_: Any) -> None:
+    """Give a user who has signed up and proved their address the tenant that they own, with the plan's credit."""
+    user = User.objects.select_for_update().get(pk=email_address.user_id)
+    if user.is_staff or Membership.objects.unscoped().filter(user=user).exists() or not is_open():
+        return
+    local = user.email.partition("@")[0]
+    made = tenants.create_tenant(
+        name=local,
+        slug=f"{slugify(local)[:40]}-{uuid7().hex[-8:]}",
+        owner_email=user.email,
+        plan=settings.SLUICE_SIGNUP_PLAN,
+    )
+    members.take_up(invitation=made.invitation, user=user)

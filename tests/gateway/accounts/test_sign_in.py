@@ -8,11 +8,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from allauth.account.models import EmailAddress
+from allauth.account.signals import email_confirmed
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from django.test import Client
 from django.utils import timezone
 
-from billing.models import Plan
+from billing.models import CreditGrant, Plan
 from gateway.models import Membership, SignInLink, Tenant, User
 from gateway.services import links, members, people
 from tests.gateway.post import sent_mail
@@ -163,17 +164,25 @@ def test_sign_up_is_closed_while_its_plan_is_not_offered(terms, settings, plan):
     assert not User.objects.filter(email="x@example.com").exists()
 
 
-def test_open_sign_up_gives_a_tenant_on_the_plan(terms, settings):
+def test_open_sign_up_gives_a_tenant_on_the_plan_once_the_address_is_proved(terms, settings):
+    """Whoever typed addresses of others had a tenant with credit for each."""
     settings.SLUICE_SIGNUP_PLAN = "free"
     form = {"email": "New.Person@example.com", "password1": "kvb3!xq9-plum", "password2": "kvb3!xq9-plum"}
     response = Client().post("/accounts/signup/", form)
     assert response.status_code == 302, re.findall(r"errorlist.*", response.content.decode())
     user = User.objects.get(email="new.person@example.com")
+    assert not EmailAddress.objects.get(user=user).verified
+    assert not Membership.objects.unscoped().filter(user=user).exists()
+    assert not CreditGrant.objects.exists()
+    [path] = re.findall(r"/accounts/confirm-email/[^/\s]+/", sent_mail()[-1].body)
+    for _ in range(2):
+        Client().post(path)
     membership = Membership.objects.unscoped().get(user=user)
     assert membership.role == "owner"
     assert membership.tenant.subscriptions.get().version.plan.slug == "free"
-    assert not EmailAddress.objects.get(user=user).verified
-    assert sent_mail()
+    assert EmailAddress.objects.get(user=user).verified
+    email_confirmed.send(EmailAddress, request=None, email_address=EmailAddress.objects.get(user=user))
+    assert Membership.objects.unscoped().filter(user=user).count() == 1  # another address is no other tenant
 
 
 # -- invitations
