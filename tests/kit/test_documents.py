@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+TEST = re.compile(r"def (test_\w+)")
 DOCUMENTS = ["SECURITY.md", "UPGRADING.md", "docs/operations.md"]
 
 
@@ -42,6 +43,14 @@ def test_settings_and_commands_that_a_document_names_exist(document):
 def test_no_document_gives_a_backup_a_name_that_is_taken_the_second_time(document):
     targets = re.findall(r"manage\.py backup ([^\s`]+)", (ROOT / document).read_text())
     assert [target for target in targets if target.endswith(".gz")] == []
+
+
+def test_each_attack_that_the_page_on_isolation_names_is_tried():
+    tried = {name for path in (ROOT / "tests").rglob("test_*.py") for name in TEST.findall(path.read_text())}
+    tried |= set(TEST.findall((ROOT / "tests/billing/limits/contract.py").read_text()))
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/isolation.md").read_text()))
+    assert len(named) > 30
+    assert named <= tried
 
 
 def test_documents_say_the_same_of_pythons_versions():
