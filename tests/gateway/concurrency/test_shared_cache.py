@@ -24,7 +24,9 @@ def redis():
 def gateways(redis):
     redis.ask("FLUSHALL")
     options = {"socket_timeout": 5.0, "socket_connect_timeout": 5.0}
-    made = [SharedCache([redis.url], {"KEY_PREFIX": "sluice", "OPTIONS": options}) for _ in range(2)]
+    # By two addresses of one Redis, since what is a process's own goes by the address.
+    urls = (redis.url, f"{redis.url}?db=0")
+    made = [SharedCache([url], {"KEY_PREFIX": "sluice", "OPTIONS": options}) for url in urls]
     yield made
     for cache in made:
         cache.clear()
