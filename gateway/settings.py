@@ -29,6 +29,8 @@ SLUICE_ENV = env.str("SLUICE_ENV", default="development")
 DEBUG = env.switch("SLUICE_DEBUG", False)
 # The part of the free memory that one model's K/V may take, where its deployment gives no `kv_tokens`.
 SLUICE_KV_SHARE = env.number("SLUICE_KV_SHARE", 0.3, most=1.0)
+# The processor's level for which workers build their kernels; empty: the best.
+SLUICE_KERNEL_LEVEL = env.str("SLUICE_KERNEL_LEVEL", default="")
 # A step of a model that lasts longer counts as hung: its worker takes no work and shows no sign of life any more.
 SLUICE_STEP_SECONDS = env.number("SLUICE_STEP_SECONDS", 60.0)
 # A supervised process that gives no sign of life for so long is replaced; 0: never.

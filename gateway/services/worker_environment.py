@@ -21,7 +21,8 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     # An OpenMP thread that lost its core for a moment must not stall the others; see docs/decisions.
     defaults = {"GOMP_SPINCOUNT": "1000", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
     defaults["TRITON_CACHE_DIR"] = str(settings.SLUICE_HOME / "cache" / "triton")  # compiled once for all starts
-    return {**defaults, **_kept(environment, _RUNNING), "SLUICE_HOME": str(settings.SLUICE_HOME)}
+    ours = {"SLUICE_HOME": str(settings.SLUICE_HOME), "SLUICE_KERNEL_LEVEL": settings.SLUICE_KERNEL_LEVEL}
+    return {**defaults, **_kept(environment, _RUNNING), **ours}
 
 
 def fetch_environment(environment: Mapping[str, str]) -> dict[str, str]:

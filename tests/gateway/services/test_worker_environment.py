@@ -28,6 +28,7 @@ SECRETS = {
 @pytest.fixture
 def executed(monkeypatch, settings, tmp_path):
     settings.SLUICE_HOME = tmp_path
+    settings.SLUICE_KERNEL_LEVEL = "avx2"
     monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
     seen = []
     monkeypatch.setattr(os, "execve", lambda *arguments: seen.append(arguments))
@@ -47,6 +48,7 @@ def test_a_worker_inherits_no_secret(executed, monkeypatch, tmp_path):
     assert environment["OMP_NUM_THREADS"] == "2"
     assert environment["SLUICE_HEARTBEAT"] == "/tmp/beat"
     assert environment["SLUICE_HOME"] == str(tmp_path)
+    assert environment["SLUICE_KERNEL_LEVEL"] == "avx2"
     assert environment["TRITON_CACHE_DIR"] == str(tmp_path / "cache/triton")
     assert environment["PATH"] == os.environ["PATH"]
 
