@@ -30,15 +30,31 @@ class JSONSerializer:
         return json.loads(stored)
 
 
+class _Server:
+    """A Redis with its connections, and until when it is taken to be lost: the same for all requests of the process."""
+
+    def __init__(self, server: list[str], params: dict[str, Any]) -> None:
+        options = {**params.get("OPTIONS", {}), "serializer": JSONSerializer()}
+        self.cache = RedisCache(server, {**params, "OPTIONS": options})
+        self.lost_until = 0.0
+
+
+_servers: dict[tuple[str, ...], _Server] = {}
+
+
 class SharedCache(BaseCache):
-    """A cache in Redis; while Redis is lost, one of this process's own: who signs in then is counted by it alone."""
+    """A cache in Redis; while Redis is lost, one of this process's own: who signs in then is counted by it alone.
+
+    Django makes one for each request.
+    """
 
     def __init__(self, server: list[str], params: dict[str, Any]) -> None:
         super().__init__(params)
-        options = {**params.get("OPTIONS", {}), "serializer": JSONSerializer()}
-        self._shared = RedisCache(server, {**params, "OPTIONS": options})
+        known = tuple(server)
+        if known not in _servers:
+            _servers[known] = _Server(server, params)
+        self._server = _servers[known]
         self._own = LocMemCache(server[0], {**params, "OPTIONS": {"MAX_ENTRIES": 100_000}})
-        self._lost_until = 0.0
 
     def add(self, key: str, value: Any, timeout: Any = DEFAULT_TIMEOUT, version: int | None = None) -> bool:
         """Store a value that isn't there yet."""
@@ -74,10 +90,10 @@ class SharedCache(BaseCache):
         self._own.clear()
 
     def _ask(self, call: Callable[[BaseCache], Any]) -> Any:
-        if time.monotonic() >= self._lost_until:
+        if time.monotonic() >= self._server.lost_until:
             try:
-                return call(self._shared)
+                return call(self._server.cache)
             except RedisError as error:
-                self._lost_until = time.monotonic() + AGAIN_SECONDS
+                self._server.lost_until = time.monotonic() + AGAIN_SECONDS
                 log.warning("limits_not_shared", error=type(error).__name__)
         return call(self._own)

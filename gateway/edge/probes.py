@@ -83,9 +83,13 @@ def probe_paths(*, is_own_port: bool) -> list[URLPattern]:
     ]
 
 
+_PASSED_ON = (b"forwarded", b"via", b"x-real-ip", *(b"x-forwarded-" + what for what in (b"for", b"host", b"proto")))
+"""Headers by which a proxy on this machine tells that somebody else asks."""
+
+
 def _is_operator(scope: Scope) -> bool:
     """Whether this machine asks, for itself and for nobody else, or somebody with the operator's token."""
-    is_passed_on = any(header_of(scope, name) is not None for name in (b"x-forwarded-for", b"forwarded", b"via"))
+    is_passed_on = any(header_of(scope, name) is not None for name in _PASSED_ON)
     return _has_token(scope) or (not is_passed_on and _is_loopback(address_of(scope)))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +16,6 @@ import structlog
 from django.db.models import FilteredRelation, Q, QuerySet
 from django.utils import timezone
 
-from billing.limits.headers import retry_after
 from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
 from gateway.database.threads import DatabaseThreads
@@ -30,7 +31,8 @@ from gateway.services.scopes import ALL, expanded
 from routing.own_models import OwnTerms
 
 MOST_ENTRIES = 10_000
-GUESSES = 60  # keys that one network may try in a minute, of those that no request has been let in by
+_MINUTE = 60_000_000  # µs
+GUESSES = 600  # keys that are none, which one network may try in a minute
 LAST_USED_EVERY = timedelta(minutes=1)
 INFERENCE_ROLES = (Membership.Role.OWNER, Membership.Role.ADMIN, Membership.Role.MEMBER)
 
@@ -70,14 +72,14 @@ class Principals:
     """Answers by key or session from memory; what isn't there takes one query, shared by all who wait for it.
 
     An entry is valid only while its tenant has not changed, nor what all tenants share, since the stamp that was read
-    before its query. Unknown keys are kept apart, so that guessing can't push real ones out; each that is tried takes
-    from the `rates` of its network, before the database is asked.
+    before its query. Unknown keys are kept apart, so that guessing can't push real ones out; each takes from the
+    `rates` of its network, and once that is used up the database isn't asked about keys that nobody knows.
     """
 
     def __init__(self, epoch: Epoch, threads: DatabaseThreads, rates: RateStore, most: int = MOST_ENTRIES) -> None:
         self._epoch = epoch
         self._threads = threads
-        self._rates = rates
+        self._guesses = _Guesses(rates, most)
         self._known = _Cache(most, epoch)
         self._denied = _Cache(most, epoch)
         self._waiting: dict[tuple[Stamp, object], asyncio.Future[_Answer]] = {}
@@ -89,34 +91,19 @@ class Principals:
         403, 429, or 503 when nothing is known.
         """
         digest = digest_of(secret)
-        if self._known.has_had(digest) or self._denied.get(digest) is not None:
+        is_new = not self._known.has_had(digest) and self._denied.get(digest) is None
+        if is_new:
+            self._guesses.check(network)
+        try:
             principal = await self._resolve(digest, lambda: load_by_key(secret))
-        else:
-            principal = await self._tried(digest, secret, network)
+        except Refusal as refusal:
+            if is_new and refusal.status == 401:
+                await self._guesses.note(network)
+            raise
         _check_expiry(principal)
         assert principal.api_key is not None
         self._used.add(principal.api_key)
         return principal
-
-    async def _tried(self, digest: str, secret: str, network: str) -> Principal:
-        """Return the principal of a key that isn't known to be good; what it takes of the network's rate is given back
-        unless it is refused as no good key.
-        """
-        bucket = Bucket(f"{{guesses}}:{network}", "guesses", GUESSES, 60_000_000, GUESSES)
-        decision = await self._rates.take([Take(bucket, 1)])
-        if not isinstance(decision, Taken):
-            retry = retry_after(decision.retry_us) if isinstance(decision, Limited) else "60"
-            message = f"Too many keys that are not valid came from your network: try again in {retry} s."
-            raise Refusal(429, "too_many_invalid_keys", message, headers={"retry-after": retry})
-        is_guess = False
-        try:
-            return await self._resolve(digest, lambda: load_by_key(secret))
-        except Refusal as refusal:
-            is_guess = refusal.status == 401
-            raise
-        finally:
-            if not is_guess:
-                await self._rates.adjust(bucket, -1)
 
     async def by_session(self, user: UUID, project: UUID) -> Principal:
         """Return the user's principal in the project; raise Refusal 403 unless its role may spend, or 503."""
@@ -190,6 +177,40 @@ class Principals:
         cache = self._denied if isinstance(answer, _Denied) else self._known
         cache.put(name, stamp, answer)
         return answer
+
+
+class _Guesses:
+    """Networks that have tried more keys in a minute than one may, in all gateways that share `rates`.
+
+    A key counts once it is found to be none: many that come at once, as behind a proxy when a gateway starts, may all
+    be good.
+    """
+
+    def __init__(self, rates: RateStore, most: int) -> None:
+        self._rates = rates
+        self._most = most
+        self._until: dict[str, float] = {}  # by network that has to wait
+
+    def check(self, network: str) -> None:
+        """Raise a 429 Refusal while the network has to wait."""
+        wait = self._until.get(network, 0.0) - time.monotonic()
+        if wait > 0:
+            retry = str(math.ceil(wait))
+            message = f"Too many keys that are not valid came from your network: try again in {retry} s."
+            raise Refusal(429, "too_many_invalid_keys", message, headers={"retry-after": retry})
+
+    async def note(self, network: str) -> None:
+        """Count a key of the network's that is none."""
+        decision = await self._rates.take(
+            [Take(Bucket(f"{{guesses}}:{network}", "guesses", GUESSES, _MINUTE, GUESSES), 1)]
+        )
+        if isinstance(decision, Taken) and decision.states[0].remaining:
+            return
+        now = time.monotonic()
+        if len(self._until) >= self._most:
+            self._until = {one: until for one, until in self._until.items() if until > now}
+        wait = decision.retry_us if isinstance(decision, Limited) else _MINUTE // GUESSES
+        self._until[network] = now + wait / 1e6
 
 
 class _Cache:

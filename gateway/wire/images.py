@@ -45,14 +45,25 @@ def _is_address(url: str) -> bool:
         return False
 
 
+_OWN_NAMES = (".localhost", ".localdomain", ".local", ".internal", ".svc", ".lan", ".home.arpa")  # of no public host
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+
+
 def _is_public(host: str) -> bool:
     """Whether a host may be one of the internet's: where a name leads is known to the server that fetches it."""
+    name = host.rstrip(".").lower()
+    if not name.isascii():
+        return False  # clients make ASCII of it in ways of their own
     try:
         # As resolvers read it, who also take 2852039166 and 0xa9.254.169.254.
-        address = ipaddress.ip_address(host if ":" in host else socket.inet_aton(host))
+        address = ipaddress.ip_address(name if ":" in name else socket.inet_aton(name))
     except (OSError, ValueError):
-        name = host.rstrip(".").lower()
-        return "." in name and not name.endswith((".localhost", ".local", ".internal"))
+        return "." in name and not name.endswith(_OWN_NAMES)
+    if isinstance(address, ipaddress.IPv6Address):
+        within = address.ipv4_mapped or address.sixtofour
+        if within is None and address in _NAT64:
+            within = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        address = within or address
     return address.is_global and not address.is_multicast
 
 

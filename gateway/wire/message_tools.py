@@ -12,7 +12,7 @@ from gateway.wire.decode import decode, unsupported
 from gateway.wire.demands import Anything, Only, Unread, Wish
 from gateway.wire.message_blocks import CacheControl
 from gateway.wire.parts import Reading
-from gateway.wire.tools import HOSTED, Description, checked, is_left_out, schema_text
+from gateway.wire.tools import HOSTED, Description, checked, is_left_out, loosened, schema_text
 from inference.tools import Function, ToolMode, Tools
 
 MAX_MESSAGE_TOOLS = 512  # agents declare the tools of all their MCP servers
@@ -70,12 +70,13 @@ MessageToolChoice = AutoChoice | AnyChoice | ToolChoice | NoChoice
 
 def tools_of(given: Sequence[msgspec.Raw] | None, choice: MessageToolChoice | None, reading: Reading) -> Tools | None:
     """Return what the fields `tools` and `tool_choice` ask for; None without tools."""
-    declared = (_function(tool, reading, f"tools[{index}]") for index, tool in enumerate(given or ()))
+    declared = [_function(tool, reading, f"tools[{index}]") for index, tool in enumerate(given or ())]
     functions = tuple(function for function in declared if function is not None)
     once = isinstance(choice, AutoChoice | AnyChoice) and bool(choice.disable_parallel_tool_use)
     match choice:
         case AnyChoice():
-            return checked(functions, ToolMode.REQUIRED, (), once=once)
+            mode = loosened(ToolMode.REQUIRED, reading) if None in declared else ToolMode.REQUIRED
+            return checked(functions, mode, (), once=once)
         case ToolChoice():
             return checked(functions, ToolMode.REQUIRED, (choice.name,), once=True)
         case NoChoice():

@@ -124,12 +124,13 @@ def tools_of(
     parallel: bool | None,
 ) -> Tools | None:
     """Return what the fields `tools`, `tool_choice` and `parallel_tool_calls` ask for; None without tools."""
-    functions = tuple(
-        function
-        for index, tool in enumerate(given or ())
-        for function in _functions(tool, kind, reading, f"tools[{index}]")
-    )
+    found = [tuple(_functions(tool, kind, reading, f"tools[{index}]")) for index, tool in enumerate(given or ())]
+    functions = tuple(function for one in found for function in one)
+    if len(functions) > MAX_TOOLS:
+        raise invalid("tools", f"'tools' has {len(functions)} functions: a request may have {MAX_TOOLS}.")
     mode, allowed = _chosen(choice)
+    if not all(found) and not allowed:
+        mode = loosened(mode, reading)
     once = parallel is False or isinstance(choice, ChatNamed | ResponseNamed)
     return checked(functions, mode, _whole_names(allowed, functions), once=once)
 
@@ -153,6 +154,14 @@ def checked(functions: tuple[Function, ...], mode: ToolMode, allowed: tuple[str,
     return Tools(functions, mode, allowed, parallel=not once)
 
 
+def loosened(mode: ToolMode, reading: Reading) -> ToolMode:
+    """Return the mode where tools are left out: a call that has to be may have been meant for one of those."""
+    if mode is not ToolMode.REQUIRED:
+        return mode
+    reading.wish("tool_choice")
+    return ToolMode.AUTO
+
+
 def schema_text(schema: dict[str, Any] | None, at: str) -> str:
     """Return the JSON Schema of a function's arguments, which stands in the field `at`, as JSON; "" where it says
     nothing. Refuse (400) one that is of no object, or longer than what an answer can be held to.
@@ -167,7 +176,7 @@ def schema_text(schema: dict[str, Any] | None, at: str) -> str:
 
 def is_left_out(kind: str, hosted: Sequence[str], reading: Reading, at: str) -> bool:
     """Return whether a tool of the type `kind`, which stands `at`, is a `hosted` one that the tenant leaves out."""
-    named = next((name for name in hosted if kind.startswith(name)), None)
+    named = next((name for name in hosted if kind == name or kind.startswith(f"{name}_")), None)
     if named is None or not reading.leaves_out_hosted:
         return False
     reading.wish(f"{at}.{named}")
@@ -181,6 +190,8 @@ def _functions(tool: msgspec.Raw, kind: type[ChatTool | ResponseTool], reading: 
         space = decode(Namespace, tool, at=at)
         about = space.description
         for index, inner in enumerate(space.tools):
+            if decode(_Head, inner, at=f"{at}.tools[{index}]").type == "namespace":
+                raise invalid(f"{at}.tools[{index}]", "A namespace has functions, and no namespaces.")
             for function in _functions(inner, ResponseTool, reading, f"{at}.tools[{index}]"):
                 name = in_namespace(space.name, function.name)
                 description = "\n".join(filter(None, (about, function.description)))
@@ -201,9 +212,16 @@ def _functions(tool: msgspec.Raw, kind: type[ChatTool | ResponseTool], reading: 
 
 def _whole_names(chosen: tuple[str, ...], functions: tuple[Function, ...]) -> tuple[str, ...]:
     """Return the names of the `chosen` functions as the model has them: a client may say one without its namespace."""
-    by_own = {function.own_name: function.name for function in functions}
+    by_own: dict[str, list[str]] = {}
+    for function in functions:
+        by_own.setdefault(function.own_name, []).append(function.name)
     known = {function.name for function in functions}
-    return tuple(name if name in known else by_own.get(name, name) for name in chosen)
+    for name in chosen:
+        if name not in known and len(by_own.get(name, ())) > 1:
+            raise invalid(
+                "tool_choice", f"'tool_choice' names {name[:64]!r}, of which 'tools' has several namespaces'."
+            )
+    return tuple(name if name in known else by_own.get(name, [name])[0] for name in chosen)
 
 
 def _chosen(choice: ChatToolChoice | ResponseToolChoice | None) -> tuple[ToolMode, tuple[str, ...]]:

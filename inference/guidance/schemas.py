@@ -11,6 +11,7 @@ from inference.types import Guidance, GuidanceKind
 
 _BEYOND = re.compile(r"\(\?<?[=!]|\\[1-9]|\\k<")  # look-around, and references back: no automaton has them
 _VALUES = frozenset({"const", "default", "enum", "examples"})  # keywords whose values are no schemas
+_NAMED = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})
 
 
 def may_need_loosening(text: str) -> bool:
@@ -25,10 +26,15 @@ def loosened(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     return {
-        name: value if name in _VALUES else loosened(value)
+        name: value if name in _VALUES else _of_names(value) if name in _NAMED else loosened(value)
         for name, value in schema.items()
         if not (name == "pattern" and isinstance(value, str) and _BEYOND.search(value))
     }
+
+
+def _of_names(schemas: Any) -> Any:
+    """Return the same of schemas by names of the client's, which may be those of keywords."""
+    return {name: loosened(one) for name, one in schemas.items()} if isinstance(schemas, dict) else schemas
 
 
 def loosened_guidance(guidance: Guidance) -> Guidance:

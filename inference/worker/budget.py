@@ -55,13 +55,15 @@ class PreparationBudget:
                 self._full_at = {name: at for name, at in self._full_at.items() if at > now}
 
     @contextmanager
-    def spent(self, tenant: str, timer: Callable[[], float] = time.thread_time) -> Iterator[None]:
-        """Take the seconds of the block, by default those that this thread computes; raise `LimitedError` and begin
-        nothing where the tenant's are used up.
+    def spent(
+        self, tenant: str, timer: Callable[[], float] = time.thread_time, most: float = math.inf
+    ) -> Iterator[None]:
+        """Take the seconds of the block, by default those that this thread computes, `most` at most; raise
+        `LimitedError` and begin nothing where the tenant's are used up.
         """
         self.require(tenant)
         began = timer()
         try:
             yield
         finally:
-            self.use(tenant, timer() - began)
+            self.use(tenant, min(timer() - began, most))

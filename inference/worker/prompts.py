@@ -13,6 +13,7 @@ took the least time for its weight; what all of its work together may take is in
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -35,6 +36,7 @@ SHORT_BYTES = 4096  # the reader thread prepares frames up to this size: a few m
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 MAX_WAIT_SECONDS = 10.0  # a gateway gives up on its call then
 PROMPT_THREADS = 2
+WAITED = 2.0  # seconds that work is charged at most whose clock runs while it waits for a process or a disk
 GRAMMAR_THREADS = 4  # each waits for a process most of the time
 ADAPTER_THREADS = 1  # of a disk
 
@@ -106,7 +108,7 @@ class PromptQueue:
     """Threads and their queue. `work` and then `done` with its result are called in one of them for each call.
 
     `what` is prepared in them, at the cost of its tenant's `budget`. `timer` measures that: where work waits for a
-    process or a disk it is a clock.
+    process or a disk it is a clock, and `most` bounds what the wait costs.
     """
 
     def __init__(
@@ -119,12 +121,13 @@ class PromptQueue:
         what: str,
         threads: int,
         timer: Callable[[], float] = time.monotonic,
+        most: float = math.inf,
     ) -> None:
         self._work = work
         self._refusal = f"too many {what} are being prepared"
         self._done = done
         self._budget = budget
-        self._timer = timer
+        self._timer, self._most = timer, most
         self._clock = clock
         self._changed = threading.Condition()
         self._queue: FairQueue[PromptCall] = FairQueue()
@@ -175,7 +178,7 @@ class PromptQueue:
             self._done(PromptResult(call, outcome))
 
     def _worked(self, call: PromptCall) -> Outcome:
-        with self._budget.spent(call.payer, self._timer):
+        with self._budget.spent(call.payer, self._timer, self._most):
             return self._work(call)
 
     def _next(self) -> PromptCall | None:
@@ -202,8 +205,8 @@ class Queues(NamedTuple):
         """Start their threads."""
         return cls(
             PromptQueue(long_prompt, done, budget, what="long prompts", threads=PROMPT_THREADS, timer=time.thread_time),
-            PromptQueue(grammar_of, done, budget, what="new grammars", threads=GRAMMAR_THREADS),
-            PromptQueue(adapter_of, done, budget, what="adapters", threads=ADAPTER_THREADS),
+            PromptQueue(grammar_of, done, budget, what="new grammars", threads=GRAMMAR_THREADS, most=WAITED),
+            PromptQueue(adapter_of, done, budget, what="adapters", threads=ADAPTER_THREADS, most=WAITED),
         )
 
     def close(self) -> None:

@@ -66,11 +66,12 @@ def test_what_the_example_costs():
 def test_the_bill_keeps_the_rates_of_an_older_version(wallet, charged):
     request = charged()
     cards.publish("example", {0: {"input": 1, "output": 1}})
-    told_by_api = usage_of_request(wallet.tenant_id, request)
+    record = record_of(request, wallet.tenant_id)
+    told_by_api = usage_of_request(wallet.tenant_id, record.project, request)
     for line in told_by_api.bill:
         told(line.usage_class, line.tokens, line.credits_per_million, line.credits)
     assert [line.usage_class for line in told_by_api.bill] == [*CLASSES, "request"]
-    assert told_by_api.rate_card_version == str(record_of(request, wallet.tenant_id).card_version)
+    assert told_by_api.rate_card_version == str(record.card_version)
 
 
 def test_the_grants_that_it_is_taken_from_and_a_refund(wallet, charged):

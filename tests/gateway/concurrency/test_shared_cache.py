@@ -69,3 +69,9 @@ def test_while_redis_is_lost_each_gateway_counts_for_itself_and_nothing_fails(ga
         redis.start_again()
     assert one.get("history") is None
     assert other.incr("failures") == 1
+
+
+def test_requests_share_connections_and_what_is_known_of_redis(redis, monkeypatch):
+    """Django makes a cache for each request: each connected anew, and waited anew for a Redis that is lost."""
+    one, other = [SharedCache([redis.url], {"OPTIONS": {}}) for _ in range(2)]
+    assert one._server is other._server

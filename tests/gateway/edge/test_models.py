@@ -169,7 +169,7 @@ async def test_reasons_are_told_to_operators_only(app, world, checks, monkeypatc
     assert told["checks"]["triggers"] == "missing: billing_transfer_guard"
 
 
-@pytest.mark.parametrize("headers", [{}, {"x-forwarded-for": "127.0.0.1"}, {"via": "1.1 cache"}])
+@pytest.mark.parametrize("headers", [{}, {"x-forwarded-for": "127.0.0.1"}, {"via": "1.1 cache"}, {"x-real-ip": "::1"}])
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "203.0.113.7", "10.0.0.1", "unix"])
 async def test_figures_and_deployments_are_for_this_machine_and_its_operators(app, checks, address, headers):
     is_told = not headers and address in {"127.0.0.1", "::1", "::ffff:127.0.0.1"}

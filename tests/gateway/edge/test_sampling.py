@@ -74,7 +74,8 @@ async def test_what_is_neutral_asks_for_nothing(app, world):
         assert (await ask(app, path, {**body, **neutral})).status == 200
         unset = ("temperature", "top_p", "top_k", "min_p")
         most = world.intent.sampling.max_tokens
-        assert world.intent.sampling == SamplingParams(unset=unset, max_tokens=most, best_of=1)
+        thought = {name: getattr(world.intent.sampling, name) for name in ("thinking_asked", "thinking_param")}
+        assert world.intent.sampling == SamplingParams(unset=unset, max_tokens=most, best_of=1, **thought)
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, SAY), (COMPLETIONS, GO_ON)])

@@ -113,6 +113,13 @@ async def test_hosted_tools_are_left_out_where_the_tenant_says_so(app, world, pa
     answer = await ask(app, path, {**SAY[path], **fields})
     assert (answer.status, answer.headers[NOT_ENFORCED]) == (200, told)
     assert [function.name for function in world.intent.tools.functions] == ["weather"]
+    required = {"tool_choice": {"type": "any"} if path == MESSAGES else "required"}
+    answer = await ask(app, path, {**SAY[path], **fields, **required})
+    if "web_search_options" not in fields:  # what has to be called may have been one of those
+        assert answer.headers[NOT_ENFORCED] == f"{told}, tool_choice"
+        assert world.intent.tools.mode is ToolMode.AUTO
+    unknown = {"tools": [{"type": "mcpx" if path == RESPONSES else "advisory", "name": "x"}]}
+    assert (await ask(app, path, {**SAY[path], **unknown})).status == 400
     custom = {"tools": [{"type": "custom", "name": "x"}]}  # it isn't hosted: its client waits for calls of it
     if path == RESPONSES:
         assert_error(await ask(app, path, {**SAY[path], **custom}), 400, "unsupported_parameter", param="tools[0].type")
@@ -262,3 +269,23 @@ async def test_a_schema_says_whether_it_is_strict(app, world, path, strict):
     assert (await ask(app, path, {**SAY[path], **fields[path]})).status == 200
     guidance = world.intent.sampling.guidance
     assert (guidance.strict, json.loads(guidance.source)) == (bool(strict), SCHEMA)
+
+
+MANY = [{**WEATHER, "name": f"f{number}"} for number in range(65)]
+
+
+def named(*names):
+    return [{**CRM, "name": name} for name in names]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": named("a", "b"), "tool_choice": {"type": "function", "name": "find"}}, "tool_choice"),
+        ({"tools": [{**CRM, "tools": named("a")}]}, "tools[0].tools[0]"),
+        ({"tools": [{**CRM, "name": name, "tools": MANY} for name in ("a", "b")]}, "tools"),
+    ],
+    ids=["one name in two namespaces", "a namespace in a namespace", "too many"],
+)
+async def test_namespaces_that_cannot_be_meant_are_refused(app, fields, param):
+    assert_error(await ask(app, RESPONSES, {**SAY[RESPONSES], **fields}), 400, "invalid_value", param=param)

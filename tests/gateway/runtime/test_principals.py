@@ -240,8 +240,8 @@ async def test_good_keys_take_nothing_from_the_rate_of_guesses(threads, monkeypa
     monkeypatch.setattr(principals_module, "GUESSES", 1)
     worlds = [await in_database(make_world) for _ in range(3)]
     known, _ = resolver(threads)
-    for world in worlds:
-        await known.by_key(world.secret, "203.0.113.7")
+    at_once = [known.by_key(world.secret, "203.0.113.7") for world in worlds for _ in range(3)]
+    assert {one.tenant for one in await asyncio.gather(*at_once)} == {world.tenant.id for world in worlds}
     assert await refused(known.by_key("sk-sluice-guess", "203.0.113.7")) == (401, "invalid_api_key")
     assert await refused(known.by_key("sk-sluice-more", "203.0.113.7")) == (429, "too_many_invalid_keys")
 

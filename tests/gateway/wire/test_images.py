@@ -67,7 +67,11 @@ def test_size_behind_long_metadata_is_found():
         ("https://[", "https"),
         *(
             (f"https://{host}/latest/meta-data", "public")
-            for host in ("169.254.169.254", "2852039166", "0xa9fea9fe", "[fe80::1]", "[::ffff:169.254.169.254]")
+            for host in (
+                *("169.254.169.254", "2852039166", "0xa9fea9fe", "[fe80::1]", "[::ffff:169.254.169.254]"),
+                *("169.254.169.254.", "127.1.", "１６９.254.169.254", "[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]"),
+                *("kubernetes.default.svc", "localhost.localdomain."),
+            )
         ),
         *(
             (f"https://{host}/a.png", "public")

@@ -77,6 +77,7 @@ def test_an_answer_is_what_its_guidance_says(made: Grammars, guidance: Guidance,
         ({"type": "integer", "not": {"const": 1}, "if": {}, "then": {}}, ("if", "then", "not"), "1"),
         ({"type": "string", "pattern": "^(?!x)[a-z]+$"}, ("pattern",), '"x"'),
         ({"properties": {"pattern": {"pattern": "(?=a)", "format": "zip"}}}, ("pattern", "format"), '{"pattern": "x"}'),
+        ({"properties": {"enum": {"pattern": "(?=a)"}}}, ("pattern",), '{"enum": "x"}'),
         ({"type": "object", "additionalProperties": {"type": "integer"}}, (), '{"a": 1}'),
     ],
 )
@@ -377,7 +378,12 @@ def test_a_panic_of_the_library_is_one_requests_error(made: Grammars, monkeypatc
     monkeypatch.setattr(library.Vocabulary, "_compiled", panic)
     with pytest.raises(InvalidRequestError, match="index out of bounds"):
         made.compiled(Guidance(KIND.REGEX, "a panic while it is compiled"))
-    parts = {"deep_copy": lambda self: self, "compute_bitmask": panic, "consume_token": panic}
+    parts = {
+        "deep_copy": lambda self: self,
+        "get_grammar_warnings": lambda *_: [],
+        "compute_bitmask": panic,
+        "consume_token": panic,
+    }
     matcher = library.CompiledGrammar(type("Broken", (), parts)).begin()
     with pytest.raises(GrammarError, match="index out of bounds"):
         matcher.mask()

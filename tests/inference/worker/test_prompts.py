@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from inference.errors import EngineError, InvalidRequestError, OverloadedError
+from inference.errors import EngineError, InvalidRequestError, LimitedError, OverloadedError
 from inference.protocol import Prepare, Refused, Renew, Submit, client_inbound, numbered
 from inference.text.prepare import Prompt
 from inference.types import GenerationRequest, Guidance, GuidanceKind
@@ -20,6 +20,7 @@ from inference.worker.deployment import Deployment
 from inference.worker.process import Outbox
 from inference.worker.prompts import (
     SHORT_BYTES,
+    WAITED,
     PromptCall,
     PromptQueue,
     PromptResult,
@@ -481,3 +482,15 @@ def test_a_batch_and_what_waits_for_everybody_take_from_the_budget_of_their_tena
         assert served.session.prepared == {}
     finally:
         served.close()
+
+
+def test_a_wait_for_a_process_or_a_disk_costs_a_tenant_so_much_at_most() -> None:
+    budget = PreparationBudget(lambda: 0.0, at_once=10.0)
+    moments = iter([0.0, 60.0])
+    with budget.spent("slow disk", lambda: next(moments), WAITED):
+        pass
+    budget.require("slow disk")
+    with budget.spent("slow disk", iter([0.0, 60.0]).__next__):
+        pass
+    with pytest.raises(LimitedError):
+        budget.require("slow disk")
