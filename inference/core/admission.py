@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from inference.core.fairness import BEGUN, Turn
 from inference.core.prefix import Key
 from inference.core.resident import Cause, Residents
-from inference.core.sequence import Sequence
+from inference.core.sequence import Sequence, Status
 from inference.core.step_times import StepTimes
 from inference.core.waiting import WaitingQueue
+
+OWED = 2  # of so many rows one may be taken from an answer that waits then
 
 
 class Admission:
@@ -37,6 +39,7 @@ class Admission:
         self._window = residents.config.max_bypass + 1
         self._blocked_state: tuple[object, ...] | None = None  # the state in which none could be admitted
         self._missing: set[Key] = set()  # prefixes of those that didn't fit, which may be published
+        self._owed: list[Sequence] = []  # answers that gave their tenants' last rows and wait for one
 
     def next(self, before: Turn | None = None, suits: Callable[[Sequence], bool] | None = None) -> Sequence | None:
         """Admit the first sequence of the queue or, if it doesn't fit, one that may bypass it; None if none fits.
@@ -47,6 +50,9 @@ class Admission:
         state = self._state()
         if head is None or state == self._blocked_state:
             return None
+        for seq in self._still_owed():
+            if self.admit(seq, may_preempt=False):
+                return seq
         self._missing = set()
         all_tried = True
         for seq in self._candidates() if suits is None else self._shortest_first():
@@ -146,8 +152,15 @@ class Admission:
                 if head is not None and seq is not head:
                     head.bypassed += 1
                 if len(victims) > len(lent):
+                    self._owed += [one for one in victims[len(lent) :] if one.known > len(one.prompt)]
                     break
         return False
+
+    def _still_owed(self) -> list[Sequence]:
+        """Return the answers that gave their last rows and have none again: they get the next that are free."""
+        if self._owed:
+            self._owed = [one for one in self._owed if one.status is Status.WAITING]
+        return self._owed
 
     def _candidates(self) -> Iterator[Sequence]:
         """The first sequence of the queue and those that may bypass it: of the next tenants, and of the newest.
@@ -189,6 +202,8 @@ class Admission:
             # One of a higher band keeps what it has, and one that was served less and waits for more.
             if theirs < place and (theirs[0] < place[0] or self._queue.waiting(tenant)):
                 continue
+            if not shares.is_above(tenant, rows):
+                continue
             given_blocks = 0
             for given_rows, one in enumerate(self._by_work(tenant)):
                 if not shares.is_above(tenant, rows, given_rows, given_blocks):
@@ -205,21 +220,24 @@ class Admission:
 
         One that has waited takes what it lacks of its share from lower bands. Of its own band, where all rows are
         taken, a tenant without one takes one for a request of which nothing ran, if that is short or others took its
-        place too often: of a long prompt of which nothing is computed, or of an answer whose tenant was served more. So
-        a request makes another wait once at most.
+        place too often: of a long prompt of which nothing is computed, or of an answer whose tenant was served more. An
+        answer gives once, and only while few wait that have given: where more come than can be served, each would end
+        another's, and none be done.
         """
         turn, residents = self._queue.turn, self._residents
         band, counter, _ = turn(seq.tenant)
         has_waited = self._has_waited(seq)
         lacks_row = len(residents.running) >= residents.bounds.rows and not residents.shares.rows[seq.tenant]
         may_take = lacks_row and not seq.begun and (seq.bypassed >= self._config.max_bypass or self.is_short(seq))
+        may_end = may_take and OWED * len(self._still_owed()) < residents.bounds.rows
 
         def gives(one: Sequence) -> bool:
             theirs = turn(one.tenant)
             if theirs[0] != band:
                 return theirs[0] > band and has_waited
             if one.computed:
-                return may_take and theirs[1] > counter and one.computed >= len(one.prompt)
+                is_new = not one.preempted_at and one.computed >= len(one.prompt)
+                return may_end and is_new and theirs[1] > counter
             return may_take and one.bypassed < self._config.max_bypass and not self.is_short(one)
 
         given = [one for one in residents.running if one not in lent and gives(one)]

@@ -124,3 +124,15 @@ def behind(machine: Machine, first: int, then: int) -> float:
     while name not in crowd.first:
         crowd.step()
     return crowd.waits([name]).mean
+
+
+def overrun(machine: Machine, *, is_fair: bool, every: float = 0.1, seconds: float = 60.0) -> int:
+    """Return how many answers end while more come than can be served, each of another tenant; not `is_fair`: of one."""
+    crowd = Crowd(machine, 1, prompt=60, answer=100)
+    due, names = 0.0, list[str]()
+    while crowd.bench.now < seconds:
+        while due <= crowd.bench.now:
+            names.append(crowd.submit(f"t{len(names)}" if is_fair else "all", 60, 100))
+            due += every
+        crowd.step()
+    return sum(bool(crowd.bench.stories[name].finished) for name in names)

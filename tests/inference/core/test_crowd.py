@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inference.core.resident import Cause
-from tests.inference.core.crowd import CPU, behind, equal_tenants, small_beside
+from tests.inference.core.crowd import CPU, behind, equal_tenants, overrun, small_beside
 from tests.inference.core.driving import Bench, continuation
 
 
@@ -21,6 +21,12 @@ def test_equal_tenants_wait_no_longer_than_in_order_of_arrival(tenants: int, pro
 def test_a_small_request_waits_less_than_a_second_beside_more_tenants_than_rows(prompt: int, answer: int) -> None:
     found = small_beside(CPU, 40, prompt=prompt, answer=answer, small=8)
     assert found.last < 1.0
+
+
+def test_where_more_come_than_can_be_served_as_many_answers_end_as_in_order_of_arrival() -> None:
+    """Each newcomer took the row of an answer that had just begun, so that hardly any was ever done."""
+    ours, by_arrival = (overrun(CPU, is_fair=is_fair) for is_fair in (True, False))
+    assert ours >= 0.9 * by_arrival > 100
 
 
 def test_a_prompt_behind_a_long_one_is_read_at_half_speed_at_least() -> None:
