@@ -12,6 +12,7 @@ from inference.config import ON_CPU, ON_GPU, EngineConfig, StepSizes
 from inference.core.step import Row, StepPlan
 from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel, Runner
+from inference.execution.checks import lacks_memory
 from inference.types import Kind, SamplingParams
 
 if TYPE_CHECKING:
@@ -195,23 +196,34 @@ def _on_gpu(
     """
     from inference.execution.cuda.build import Sizes, build
     from inference.execution.cuda.device import Cuda
+    from inference.execution.cuda.memory import NoRoomError
 
-    sizes = Sizes(
-        limit=limit,
-        rows=wanted.rows,
-        tokens=max(wanted.tokens, FIRST_STEP),
-        block_size=config.block_size,
-        kv_tokens=config.kv_tokens,
-        kv_dtype=config.kv_dtype,
-        reserve=reserve,
-    )
-    try:
-        built = build(model, Cuda(model.device), sizes)
-    except MemoryError as error:
-        if not config.max_step_tokens and wanted.tokens > ON_CPU.tokens:
-            return _on_gpu(model, config, wanted._replace(tokens=wanted.tokens // 2), limit, reserve)
-        raise ModelRefusedError(f"a step of {sizes.tokens} tokens doesn't fit on {model.device}: {error}") from error
-    return built.runner, built.attention, built.graphs, wanted
+    device = Cuda(model.device)
+    while True:
+        sizes = Sizes(
+            limit=limit,
+            rows=wanted.rows,
+            tokens=max(wanted.tokens, FIRST_STEP),
+            block_size=config.block_size,
+            kv_tokens=config.kv_tokens,
+            kv_dtype=config.kv_dtype,
+            reserve=reserve,
+        )
+        try:
+            built = build(model, device, sizes)
+        except NoRoomError as error:
+            refusal = ModelRefusedError(str(error))
+        except Exception as error:
+            if not lacks_memory(error):
+                raise
+            refusal = ModelRefusedError(f"a step of {sizes.tokens} tokens doesn't fit on {model.device}: {error}")
+        else:
+            return built.runner, built.attention, built.graphs, wanted
+        if config.max_step_tokens or wanted.tokens <= ON_CPU.tokens:
+            raise refusal
+        # Only here: what failed is kept by its traceback as long as its error is handled.
+        device.release()
+        wanted = wanted._replace(tokens=wanted.tokens // 2)
 
 
 def _in_eight_bits(config: EngineConfig) -> str:

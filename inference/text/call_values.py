@@ -76,9 +76,12 @@ def _parsed(text: str) -> tuple[Any, str]:
     if stripped[:1] in "[{" and 0 < len(stripped) <= _LONGEST_LITERAL:
         try:
             value = ast.literal_eval(stripped)
-            return value, json.dumps(value, ensure_ascii=False, allow_nan=False)
+            written = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            written.encode()  # half a character is none
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             pass
+        else:
+            return value, written
     return text, ""
 
 

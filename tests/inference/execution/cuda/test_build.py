@@ -185,6 +185,28 @@ def test_steps_of_a_gpu_are_as_large_as_fit_unless_the_deployment_says_how_large
     assert sizes == (40, 1024, 2048)
 
 
+@pytest.mark.parametrize("lacking", ["the cache of the largest step", "the cache beside it"])
+def test_smaller_steps_leave_room_for_the_cache(folder: Path, monkeypatch: pytest.MonkeyPatch, lacking: str) -> None:
+    device, tried = HostDevice(), []
+    monkeypatch.setattr("inference.execution.cuda.device.Cuda", lambda _: device)
+
+    def room(work):
+        work()
+        return Room(device.free, 0 if tried[-1].tokens <= 2048 else device.free)
+
+    def largest(model, device, spec, sizes):
+        tried.append(sizes)
+        if lacking == "the cache of the largest step" and sizes.tokens > 2048:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(device, "room", room)
+    monkeypatch.setattr("inference.execution.cuda.build._largest_step", largest)
+    config = EngineConfig("d", "x", max_rows=2, kv_tokens=64)
+    *_, sizes = load._on_gpu(model(folder, TorchOperators()), config, config.sizes(ON_GPU), 40, 0)
+    assert [one.tokens for one in tried] == [8192, 4096, 2048]
+    assert (sizes.tokens, device.released) == (2048, 2)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
