@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -78,11 +79,18 @@ class Checker:
 
     def _running(self) -> subprocess.Popen[bytes]:
         """Return the process, started if need be; raise `OverloadedError` when it can't be now."""
-        if self._process is not None and self._process.poll() is not None:
+        if self._process is not None and self._is_gone():
             self._end()
         if self._process is None:
             self._process = self._started()
         return self._process
+
+    def _is_gone(self) -> bool:
+        """Whether its end of the socket is closed, which comes before a process that was killed can be waited for."""
+        assert self._calls is not None
+        end = select.poll()
+        end.register(self._calls, select.POLLIN)  # it says nothing once it has started
+        return bool(end.poll(0))
 
     def _started(self) -> subprocess.Popen[bytes]:
         paths = [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]

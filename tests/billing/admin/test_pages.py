@@ -26,7 +26,9 @@ from billing.models import (
     Wallet,
 )
 from billing.services import cards, credits, plans, wallets
+from billing.writer.apply import apply_now
 from tests.billing.conftest import make_tenant
+from tests.billing.writer.world import reserve, settle
 
 pytestmark = [pytest.mark.django_db]
 
@@ -187,10 +189,15 @@ def test_no_list_counts_a_whole_history(admin_client, populated, model):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_is_rare_is_found_by_an_index_of_its_own(wallet, model, query, index):
+def test_what_is_rare_is_found_by_an_index_of_its_own(wallet, give, model, query, index):
     """A million records were read to find the 100 that were waived."""
+    give(1000)
+    made = [reserve(wallet, 1) for _ in range(100)]
+    apply_now(made)
+    apply_now([settle(one, 1) for one in made])
     with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")  # of a table without rows
+        cursor.execute(f"ANALYZE {model._meta.db_table}")
+        cursor.execute("SET LOCAL enable_seqscan = off")  # of a small table
     plan = model.objects.filter(**query).order_by(*admin.site.get_model_admin(model).ordering)[:100].explain()
     assert index in plan
 
