@@ -145,11 +145,9 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
     now = at or clock.now()
     version = latest_version(plan_slug)
     wallet = lock(open_wallet(tenant_id=tenant_id).pk)
-    active = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active")
-    if not active.exists():
+    present = _present(tenant_id, now)
+    if present is None:
         raise NotSubscribedError(tenant_id)
-    grant_month(active.get().pk, now)  # one that the writer has begun, and no sweep yet
-    present = active.get()
     is_later = version.monthly_credits < present.version.monthly_credits and not at_once
     if is_later or present.version_id == version.pk:
         present.next_version, present.is_ending = version if is_later else None, False
@@ -177,11 +175,7 @@ def end(tenant_id: UUID, at: datetime | None = None, *, at_once: bool = False) -
     """
     now = at or clock.now()
     wallet = lock(open_wallet(tenant_id=tenant_id).pk)
-    active = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active")
-    if not active.exists():
-        raise NotSubscribedError(tenant_id)
-    grant_month(active.get().pk, now)  # one that the writer has begun, and no sweep yet
-    present = active.first()
+    present = _present(tenant_id, now)
     if present is None:  # it was to end, and its month was over
         return Subscription.objects.filter(tenant_id=tenant_id).latest("ended_at")
     if at_once:
@@ -191,6 +185,17 @@ def end(tenant_id: UUID, at: datetime | None = None, *, at_once: bool = False) -
     present.save(update_fields=["next_version", "is_ending"])
     _schedule_next(present, wallet)
     return present
+
+
+def _present(tenant_id: UUID, now: datetime) -> Subscription | None:
+    """Return the tenant's subscription once its month has begun; None where it was to end before that. Raise
+    `NotSubscribedError` where there is none.
+    """
+    active = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active")
+    if not active.exists():
+        raise NotSubscribedError(tenant_id)
+    grant_month(active.get().pk, now)  # the writer may have begun it, and no sweep yet
+    return active.first()
 
 
 @transaction.atomic

@@ -38,8 +38,7 @@ class CallFormat:
     A call stands between `begin` and `end`, `between` stands between two calls, and the `section` around all of a turn.
     `middle` stands between a call's name and its arguments. `keys` are the names of an object's name and arguments,
     empty where the object's one key is the name; `extra` stands before them, and `brackets` around a list of objects.
-    `parameter` stands
-    before an argument's name, before its value and behind that; `quote` stands around texts.
+    `parameter` stands before an argument's name, before its value and behind that; `quote` stands around texts.
 
     Calls stand behind one of the `openers` (by default the first word of the format), or one of `begins` opens them at
     the very beginning of an answer. `silent` are texts around the parts of an answer that belong to none of them: one

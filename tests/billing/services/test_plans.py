@@ -236,6 +236,14 @@ def test_an_end_at_once_leaves_the_credit_and_no_overdraft(tenant):
     assert plans.subscribe(tenant.pk, "business").pk != ended.pk
 
 
+def test_a_plan_is_not_changed_once_the_subscription_has_ended_with_its_month(tenant, clock):
+    made = plans.subscribe(tenant.pk, "free")
+    plans.end(tenant.pk)
+    clock.set(made.granted_until)
+    with pytest.raises(NotSubscribedError):
+        plans.change_plan(tenant.pk, "business")
+
+
 def test_a_month_that_is_over_ends_a_subscription_before_any_sweep(tenant, clock):
     made = plans.subscribe(tenant.pk, "free")
     plans.end(tenant.pk)
