@@ -15,7 +15,7 @@ from inference.execution import experts
 from inference.kernels.triton import experts as kernels
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.decode import decode
-from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
+from inference.kernels.triton.int4 import int4_matmul, quantise_int4, unpack_int4
 from inference.kernels.triton.low_rank import FEW, LowRankStep, PackedAdapter
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import matvec
@@ -144,9 +144,11 @@ def _linears(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
     for m in (1, 3, 16) if device.type == "cpu" else (1, 3, 16, 40, 64):
         x = torch.randn(m, k, device=device).to(dtype)
         yield f"matvec {m} rows {dtype}", _error(matvec(x, weight, dtype), x.float() @ weight.float().T), bound
-        int4 = quantise_int4(weight)
+    int4 = quantise_int4(weight)
+    for m in (2,) if device.type == "cpu" else (1, 16, 32, 64, 200):
+        x = torch.randn(m, k, device=device).to(dtype)
         expected = x.float() @ unpack_int4(int4, torch.float32).T
-        yield f"int4 {m} rows {dtype}", _error(int4_matvec(x, int4), expected), bound
+        yield f"int4 {m} rows {dtype}", _error(int4_matmul(x, int4), expected), bound
     kinds = [torch.int8]
     if device.type == "cpu" or torch.cuda.get_device_capability() >= (8, 9):
         kinds.append(torch.float8_e4m3fn)

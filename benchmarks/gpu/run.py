@@ -16,13 +16,14 @@ from functools import partial
 import torch
 
 from benchmarks.gpu import adapters, checks, speed
-from benchmarks.gpu.shapes import Sizes, full, kv_numbers, matrix_numbers, smoke
+from benchmarks.gpu.shapes import Sizes, full, kv_numbers, little, matrix_numbers, smoke
 from inference.execution.cuda.device import Device
 from inference.types import SamplingParams
 
 BUDGET = 540  # seconds; what hasn't begun by then is left out, and the table says so
 COMPILERS = 16  # processes that compile kernels
 COMPILING = 180  # seconds; what isn't compiled by then is compiled where it is used
+PEER = 90  # seconds that the peer has for the mixed workload
 QUANTIZATIONS = ("", "fp8", "w8a8", "int4")
 CHOSEN = SamplingParams(temperature=0.8, top_k=50, top_p=0.9)
 
@@ -79,6 +80,7 @@ def units(sizes: Sizes) -> dict[str, Callable[[], object]]:
     found: dict[str, Callable[[], object]] = {
         f"steps {quantization}".strip(): partial(steps, quantization) for quantization in QUANTIZATIONS
     }
+    found["answers"] = partial(speed.likely, little(sizes), None)
     return found | {name: partial(check, part) for name, part in checks.parts(sizes).items()}
 
 
@@ -172,6 +174,11 @@ def measure(report: Report, sizes: Sizes, host: Device | None) -> None:
 
     base = str(sizes.dtype).removeprefix("torch.")
 
+    def right() -> None:
+        likeliest, tokens = speed.likely(little(sizes), host)
+        report.failed |= likeliest < tokens
+        report.add("float32, transformers' likeliest tokens", f"{likeliest} of {tokens}", "goal: all")
+
     def far() -> None:
         longer = replace(sizes, context=sizes.longest, rows=min(8, sizes.rows))
         subject = speed.runner(longer, "", host)
@@ -180,6 +187,7 @@ def measure(report: Report, sizes: Sizes, host: Device | None) -> None:
             seconds = speed.decoding(longer, subject, 1, length)
             report.add(f"{base}, decoding 1 row of {length} tokens in {sizes.longest}", f"{1 / seconds:.1f} tok/s")
 
+    report.attempt("answers", right)
     for quantization in QUANTIZATIONS:
         report.attempt(quantization or base, lambda quantization=quantization: steps(quantization))
     report.attempt("long contexts", far)
@@ -187,8 +195,10 @@ def measure(report: Report, sizes: Sizes, host: Device | None) -> None:
         report.add("fp8 over 16 bits, batch 1", f"{results['fp8 1'] / results[f'{base} 1']:.2f} ×", "goal 1.6 ×")
 
     def peer() -> None:
-        rate = speed.peers(sizes)
-        report.add("transformers' continuous batching, mixed", f"{rate:.0f} tok/s")
+        rate, done = speed.peers(sizes, PEER)
+        report.add(
+            "transformers' continuous batching, mixed", f"{rate:.0f} tok/s", f"{done} of {sizes.requests} answers done"
+        )
         if f"{base} mixed" in results:
             report.add("ours over it", f"{results[f'{base} mixed'] / rate:.1f} ×", "goal 5 ×")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import LlamaConfig
@@ -90,6 +90,16 @@ def smoke() -> Sizes:
     )
 
 
+def little(sizes: Sizes) -> Sizes:
+    """A smaller model and workload, for what takes plain torch's time too."""
+    if sizes.device.type == "cpu":
+        return sizes
+    shape = {"vocab_size": 32000, "hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4}
+    shape |= {"num_attention_heads": 8, "num_key_value_heads": 2}
+    config = LlamaConfig(**{**sizes.config.to_dict(), **shape, "head_dim": 128})
+    return replace(sizes, config=config, requests=48, outputs=(32, 96))
+
+
 class RandomWeights:
     """A model's tensors by name, made when they are asked for."""
 
@@ -127,11 +137,24 @@ class RandomWeights:
         return torch.randn(shape, dtype=dtype, device=self._device) * shape[1] ** -0.5
 
 
-def decoder(sizes: Sizes, quantization: str = "") -> Decoder:
-    """Return the model over the Triton kernels."""
+class StoredWeights:
+    """The tensors of another implementation's model."""
+
+    def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
+        self._tensors = tensors
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._tensors
+
+    def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        return self._tensors[name].to(dtype)
+
+
+def decoder(sizes: Sizes, quantization: str = "", weights: StoredWeights | None = None) -> Decoder:
+    """Return the model over the Triton kernels, of random weights where none are given."""
     operators = TritonOperators(sizes.device, quantization)
     with torch.inference_mode():
-        return Decoder(sizes.config, RandomWeights(sizes.config, sizes.device), sizes.dtype, operators)
+        return Decoder(sizes.config, weights or RandomWeights(sizes.config, sizes.device), sizes.dtype, operators)
 
 
 def matrix_numbers(config: LlamaConfig) -> int:

@@ -6,13 +6,14 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.gpu.shapes import Sizes, decoder
+from benchmarks.gpu.shapes import Sizes, StoredWeights, decoder
 from inference.config import EngineConfig
 from inference.core.step import Row, RowResult, StepPlan
 from inference.execution.backend import LoadedModel
@@ -56,9 +57,11 @@ def limits(sizes: Sizes) -> tuple[float, float]:
     return copied, product
 
 
-def runner(sizes: Sizes, quantization: str, device: Device | None, rows: int = 0) -> CudaRunner:
+def runner(
+    sizes: Sizes, quantization: str, device: Device | None, rows: int = 0, weights: StoredWeights | None = None
+) -> CudaRunner:
     """Return a runner over a random model; its K/V hold every row to its full context, or a sixth where that's much."""
-    model = decoder(sizes, quantization)
+    model = decoder(sizes, quantization, weights)
     rows = rows or sizes.rows
     tokens = max(sizes.context, sizes.step, rows * sizes.context // 3)
     with torch.inference_mode():
@@ -144,8 +147,10 @@ def workload(sizes: Sizes) -> list[tuple[list[int], int]]:
     return made
 
 
-def ours(sizes: Sizes, subject: CudaRunner) -> float:
-    """Output tokens per second of the mixed workload through the whole engine."""
+def served(
+    sizes: Sizes, subject: CudaRunner, requests: Sequence[tuple[list[int], int]]
+) -> tuple[list[list[int]], float]:
+    """Return the greedy answers of the whole engine to `requests`, all of which come at once, and the seconds taken."""
     cache = subject._packer.attention.cache
     model = LoadedModel(
         runner=subject,
@@ -171,22 +176,52 @@ def ours(sizes: Sizes, subject: CudaRunner) -> float:
         max_waiting_per_tenant=4096,
     )
     engine = LocalEngine(config, model)
-    requests = workload(sizes)
+    answers: dict[str, list[int]] = {str(number): [] for number in range(len(requests))}
     began = time.perf_counter()
     for number, (ids, most) in enumerate(requests):
         request = GenerationRequest(str(number), "t", "d", sampling=SamplingParams(temperature=0.0, max_tokens=most))
         engine.submit(Prompt(request, most, ids=tuple(ids)))
-    tokens = 0
     while engine.unfinished:
         for output in engine.step():
-            tokens += len(output.tokens)
+            answers[output.request_id].extend(output.tokens)
     seconds = time.perf_counter() - began
-    assert tokens == sum(most for _, most in requests), "some answers are short"
-    return tokens / seconds
+    assert [len(answer) for answer in answers.values()] == [most for _, most in requests], "some answers are short"
+    return list(answers.values()), seconds
 
 
-def peers(sizes: Sizes) -> float:
-    """The same through transformers' continuous batching."""
+def ours(sizes: Sizes, subject: CudaRunner) -> float:
+    """Output tokens per second of the mixed workload through the whole engine."""
+    answers, seconds = served(sizes, subject, workload(sizes))
+    return sum(map(len, answers)) / seconds
+
+
+def likely(sizes: Sizes, device: Device | None) -> tuple[int, int]:
+    """How many tokens of greedy answers, in float32 and in crowds, transformers finds the likeliest too, and of all.
+
+    A token whose logit is within a thousandth of the likeliest's counts.
+    """
+    from transformers import LlamaForCausalLM
+
+    with sizes.device:
+        other = LlamaForCausalLM._from_config(sizes.config, attn_implementation="eager").eval()
+    subject = runner(replace(sizes, dtype=torch.float32), "", device, weights=StoredWeights(other.state_dict()))
+    subject.capture()
+    requests = workload(sizes)
+    answers, _ = served(sizes, subject, requests)
+    right = total = 0
+    for (ids, _), answer in zip(requests, answers, strict=True):
+        with torch.inference_mode():
+            logits = other(torch.tensor([[*ids, *answer[:-1]]], device=sizes.device)).logits[0, len(ids) - 1 :].float()
+        chosen = logits.gather(1, torch.tensor(answer, device=sizes.device)[:, None])[:, 0]
+        right += int((chosen >= logits.amax(1) - 1e-3).sum())
+        total += len(answer)
+    return right, total
+
+
+def peers(sizes: Sizes, seconds: float) -> tuple[float, int]:
+    """The same through transformers' continuous batching: tokens per second of what is done within `seconds`, and how
+    many answers that is.
+    """
     from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaForCausalLM
 
     with sizes.device:
@@ -208,9 +243,11 @@ def peers(sizes: Sizes) -> float:
         began = time.perf_counter()
         for number, (ids, most) in enumerate(requests):
             manager.add_request(ids, request_id=str(number), max_new_tokens=most)
-        while done < len(requests):
-            result = manager.get_result(timeout=60)
+        taken = 0.0
+        while done < len(requests) and taken < seconds:
+            result = manager.get_result(timeout=1)
+            taken = time.perf_counter() - began
             if result is not None and result.is_finished():
                 done += 1
                 tokens += len(result.generated_tokens)
-        return tokens / (time.perf_counter() - began)
+        return tokens / taken, done

@@ -22,7 +22,7 @@ from inference.execution.triton_experts import GroupedProducts
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.experts import combine, route
 from inference.kernels.triton.int4 import MAX_ROWS as INT4_ROWS
-from inference.kernels.triton.int4 import int4_matvec, quantise_int4, unpack_int4
+from inference.kernels.triton.int4 import int4_matmul, quantise_int4, unpack_int4
 from inference.kernels.triton.low_rank import FEW, LowRankStep, PackedAdapter
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import MAX_ROWS, matvec
@@ -221,6 +221,6 @@ class FourBitLinear:
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
         if len(x) <= INT4_ROWS:
-            return int4_matvec(x, self._weight, self._bias, residual)
+            return int4_matmul(x, self._weight, self._bias, residual)
         result = linear(x, unpack_int4(self._weight, x.dtype), self._bias)
         return result if residual is None else result.add_(residual)

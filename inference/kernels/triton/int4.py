@@ -1,7 +1,8 @@
-"""Weights of four bits in groups along K: quantised, multiplied with few rows, and unpacked for many.
+"""Weights of four bits in groups along K: quantised, multiplied with rows, and unpacked for very many of them.
 
 A byte j of a group holds the group's number j in its low half and number j + group / 2 in its high half, so that both
-halves of a tile of bytes are runs of numbers.
+halves of a tile of bytes are runs of numbers. A half becomes a float without a conversion: it is the lowest bits of a
+power of two so large that they count ones.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import torch
 import triton
 import triton.language as tl
 
-MAX_ROWS = 64
+MAX_ROWS = 1024  # above, unpacking the weight once and cuBLAS take less time
+ZERO = 15  # the bits of a scale that hold its group's zero
 
 
 @dataclass(frozen=True, slots=True)
 class Int4Weight:
-    """weight[n, k] ≈ (number[n, k] − zeros[n, g]) · scales[n, g] with g = k // group.
+    """weight[n, k] ≈ (number[n, k] − zero[g, n]) · scale[g, n] with g = k // group.
 
-    `packed` uint8 [N, K / 2]; `scales` float32 and `zeros` uint8 [N, K / group].
+    `packed` uint8 [N, K / 2]; `scales` int32 [K / group, N]: a float32's bits, of which the lowest four are the zero.
     """
 
     packed: torch.Tensor
     scales: torch.Tensor
-    zeros: torch.Tensor
     group: int
 
 
@@ -35,19 +36,29 @@ def quantise_int4(weight: torch.Tensor, group: int = 128) -> Int4Weight:
         raise ValueError(f"a width of {width} has no whole number of groups of {group}")
     grouped = weight.float().view(rows, -1, group)
     low, high = grouped.amin(-1).clamp(max=0), grouped.amax(-1).clamp(min=0)
-    scales = ((high - low) / 15).clamp(min=1e-12)
-    zeros = (-low / scales).round()
+    words = ((high - low) / 15).clamp(min=1e-12).view(torch.int32) & ~ZERO
+    scales = words.view(torch.float32)
+    zeros = (-low / scales).round().clamp(max=15)
     numbers = ((grouped / scales[..., None]).round() + zeros[..., None]).clamp(0, 15).to(torch.uint8)
     packed = numbers[..., : group // 2] | numbers[..., group // 2 :] << 4
-    return Int4Weight(packed.view(rows, width // 2).contiguous(), scales, zeros.to(torch.uint8), group)
+    return Int4Weight(packed.view(rows, width // 2).contiguous(), (words | zeros.int()).T.contiguous(), group)
+
+
+@triton.jit
+def _whole(number, dtype: tl.constexpr):
+    """Return numbers of four bits as floats above a power of two, from which a difference of two of them is exact."""
+    if dtype == tl.float32:
+        return (number.to(tl.int32) | 0x4B000000).to(dtype, bitcast=True)
+    if dtype == tl.float16:
+        return (number.to(tl.int16) | 0x6400).to(dtype, bitcast=True)
+    return (number.to(tl.int16) | 0x4300).to(dtype, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["M"])
-def _int4_matvec(
+def _int4_matmul(
     x,
     packed,
     scales,
-    zeros,
     bias,
     residual,
     out,
@@ -58,28 +69,31 @@ def _int4_matvec(
     HAS_BIAS: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):
     HALF: tl.constexpr = GROUP // 2
     dtype: tl.constexpr = x.dtype.element_ty
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    m = tl.arange(0, BLOCK_M)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     j = tl.arange(0, HALF)
-    row = (n % N).to(tl.int64)
-    groups = K // GROUP
-    at_packed = packed + row[:, None] * (K // 2) + j[None, :]
+    row = n % N
+    at_packed = packed + row.to(tl.int64)[:, None] * (K // 2) + j[None, :]
     at_x = x + m[None, :] * x_stride + j[:, None]
     real = (m < M)[None, :]  # rows that pad the tile read nothing
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
-    for group in range(groups):
-        byte = tl.load(at_packed + group * HALF, eviction_policy="evict_first").to(tl.int32)
-        zero = tl.load(zeros + row * groups + group).to(tl.int32)[:, None]
-        first = tl.load(at_x + group * GROUP, mask=real, other=0.0)
-        second = tl.load(at_x + group * GROUP + HALF, mask=real, other=0.0)
-        part = tl.dot(((byte & 15) - zero).to(dtype), first, input_precision="ieee")
-        part = tl.dot(((byte >> 4) - zero).to(dtype), second, part, input_precision="ieee")
-        acc += part * tl.load(scales + row * groups + group)[:, None]
+    for start in range(0, K // GROUP, GROUPS):
+        for ahead in tl.static_range(GROUPS):
+            group = start + ahead
+            byte = tl.load(at_packed + group * HALF, eviction_policy="evict_first")
+            word = tl.load(scales + group * N + row)
+            zero = _whole(word & 15, dtype)[:, None]
+            first = tl.load(at_x + group * GROUP, mask=real, other=0.0)
+            second = tl.load(at_x + group * GROUP + HALF, mask=real, other=0.0)
+            part = tl.dot(_whole(byte & 15, dtype) - zero, first, input_precision="ieee")
+            part = tl.dot(_whole(byte >> 4, dtype) - zero, second, part, input_precision="ieee")
+            acc += part * (word & -16).to(tl.float32, bitcast=True)[:, None]
     if HAS_BIAS:
         acc += tl.load(bias + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
     at = m[None, :] * N + n[:, None]
@@ -90,54 +104,66 @@ def _int4_matvec(
 
 
 @triton.jit
-def _unpack(packed, scales, zeros, out, K, GROUP: tl.constexpr):
+def _unpack(packed, scales, out, N, K, GROUP: tl.constexpr, BLOCK: tl.constexpr):
     HALF: tl.constexpr = GROUP // 2
     row = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1)
-    j = tl.arange(0, HALF)
-    byte = tl.load(packed + row * (K // 2) + group * HALF + j).to(tl.int32)
-    at = row * (K // GROUP) + group
-    zero = tl.load(zeros + at).to(tl.int32)
-    scale = tl.load(scales + at)
-    base = out + row * K + group * GROUP + j
-    tl.store(base, (((byte & 15) - zero) * scale).to(out.dtype.element_ty))
-    tl.store(base + HALF, (((byte >> 4) - zero) * scale).to(out.dtype.element_ty))
+    j = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    real = j < K // 2
+    byte = tl.load(packed + row * (K // 2) + j, mask=real, other=0)
+    word = tl.load(scales + (j // HALF) * N + row, mask=real, other=0)
+    zero = word & 15
+    scale = (word & -16).to(tl.float32, bitcast=True)
+    at = out + row * K + (j // HALF) * GROUP + j % HALF
+    tl.store(at, (((byte & 15).to(tl.int32) - zero) * scale).to(out.dtype.element_ty), mask=real)
+    tl.store(at + HALF, (((byte >> 4).to(tl.int32) - zero) * scale).to(out.dtype.element_ty), mask=real)
 
 
-def int4_matvec(
+def int4_matmul(
     x: torch.Tensor, weight: Int4Weight, bias: torch.Tensor | None = None, residual: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return x · weightᵀ + bias + residual [M, N] in the dtype of `x` [M, K], for at most MAX_ROWS rows."""
+    """Return x · weightᵀ + bias + residual [M, N] in the dtype of `x` [M, K], for any number of rows."""
     (m, k), n = x.shape, weight.packed.shape[0]
     out = torch.empty(m, n, dtype=x.dtype, device=x.device)
-    if m:
-        block_n = 16 if n <= 16384 and m <= 8 else 32
-        _int4_matvec[(triton.cdiv(n, block_n),)](
-            x,
-            weight.packed,
-            weight.scales,
-            weight.zeros,
-            out if bias is None else bias,
-            out if residual is None else residual,
-            out,
-            m,
-            n,
-            k,
-            x.stride(0),
-            HAS_BIAS=bias is not None,
-            HAS_RESIDUAL=residual is not None,
-            GROUP=weight.group,
-            BLOCK_M=16 if m <= 16 else 32 if m <= 32 else 64,
-            BLOCK_N=block_n,
-            num_warps=4,
-            num_stages=4,
-        )
+    if not m:
+        return out
+    block_m, block_n, groups = next(tile for most, tile in _TILES if m <= most)
+    if x.itemsize == 4:  # shared memory of 99 KiB holds two turns' tiles
+        block_m, groups = min(block_m, 64), max(1, groups // 2)
+    while k // weight.group % groups:
+        groups //= 2
+    _int4_matmul[triton.cdiv(n, block_n), triton.cdiv(m, block_m)](
+        x,
+        weight.packed,
+        weight.scales,
+        out if bias is None else bias,
+        out if residual is None else residual,
+        out,
+        m,
+        n,
+        k,
+        x.stride(0),
+        HAS_BIAS=bias is not None,
+        HAS_RESIDUAL=residual is not None,
+        GROUP=weight.group,
+        GROUPS=groups,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        num_warps=2 if block_m == 16 else 4,
+        num_stages=3,
+    )
     return out
+
+
+# The most rows of a step, and (rows of a tile, outputs of a tile, groups between two turns of the loop).
+_TILES = ((16, (16, 32, 4)), (32, (32, 64, 4)), (64, (64, 64, 2)), (1 << 31, (128, 64, 1)))
 
 
 def unpack_int4(weight: Int4Weight, dtype: torch.dtype) -> torch.Tensor:
     """Return the weight [N, K] in `dtype`, for products of many rows."""
     n, k = weight.packed.shape[0], weight.packed.shape[1] * 2
     out = torch.empty(n, k, dtype=dtype, device=weight.packed.device)
-    _unpack[(n, k // weight.group)](weight.packed, weight.scales, weight.zeros, out, k, GROUP=weight.group, num_warps=1)
+    block = min(1024, triton.next_power_of_2(k // 2))
+    _unpack[n, triton.cdiv(k // 2, block)](
+        weight.packed, weight.scales, out, n, k, GROUP=weight.group, BLOCK=block, num_warps=4
+    )
     return out

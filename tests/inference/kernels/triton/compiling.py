@@ -24,7 +24,7 @@ from triton.runtime.jit import JITFunction
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.decode import decode
 from inference.kernels.triton.experts import arrange, combine, grouped_matmul, route
-from inference.kernels.triton.int4 import Int4Weight, int4_matvec, unpack_int4
+from inference.kernels.triton.int4 import Int4Weight, int4_matmul, unpack_int4
 from inference.kernels.triton.low_rank import LowRankStep, PackedAdapter
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import matvec
@@ -48,6 +48,7 @@ NAMES = {
 FLOAT8 = torch.float8_e4m3fn
 HALF = torch.bfloat16
 META = torch.device("meta")
+SHARED = {80: 166912, 89: 101376, 90: 232448, 100: 232448, 120: 101376}  # bytes of one program
 
 launches: dict[str, tuple[JITFunction[Any], dict[str, str], dict[str, Any], dict[Any, Any], dict[str, int]]] = {}
 
@@ -117,9 +118,9 @@ def linears(dtype: torch.dtype, *, eight: torch.dtype) -> None:
             matvec(x, weight, dtype, x_scales=x_scales, weight_scales=scales, residual=empty(dtype, rows, 4096))
     matvec(empty(dtype, 8, 4096), weight, dtype, weight_scales=scales, bias=bias)
     matvec(empty(dtype, 8, 4096), empty(dtype, 150000, 4096), dtype)
-    groups = (empty(torch.float32, 4096, 32), empty(torch.uint8, 4096, 32))
-    int4 = Int4Weight(empty(torch.uint8, 4096, 2048), *groups, group=128)
-    int4_matvec(empty(dtype, 1, 4096), int4)
+    int4 = Int4Weight(empty(torch.uint8, 4096, 2048), empty(torch.int32, 32, 4096), group=128)
+    for rows in (1, 32, 64, 200):
+        int4_matmul(empty(dtype, rows, 4096), int4)
     unpack_int4(int4, dtype)
 
 
@@ -167,6 +168,7 @@ def everything(capability: int) -> list[Callable[[], None]]:
         lambda: layer(HALF, HALF),
         lambda: layer(torch.float32, torch.float32),
         lambda: linears(HALF, eight=torch.int8),
+        lambda: linears(torch.float32, eight=torch.int8),
         lambda: adapters(HALF),
         lambda: adapters(torch.float32),
         lambda: experts(HALF),
@@ -189,6 +191,7 @@ def build(key: str, capability: int) -> str:
     kernel, signature, constants, aligned, options = launches[key]
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=aligned)
     compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+    assert compiled.metadata.shared <= SHARED[capability], f"sm_{capability} {key}: {compiled.metadata.shared} bytes"
     return f"sm_{capability} {kernel.fn.__name__} {len(compiled.asm['cubin'])}"
 
 
