@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from random import Random
 from typing import Any
 
 from desk.training.corpus import Example
+from desk.training.course import numbered
 from desk.training.generators import GENERATORS, in_turn
 from desk.training.texts import Split
 
@@ -52,24 +53,26 @@ def batches(
     *,
     first: int = 0,
     generators: Sequence[str] = tuple(GENERATORS),
+    workers: int = 0,
 ) -> Iterator[list[Conversation]]:
     """Yield batches of `size` from number `first` on, without end; each is a function of seed and number alone."""
-    bucket = first // BUCKET
-    skip = first % BUCKET
-    while True:
+
+    def drawn(bucket: int) -> list[list[Conversation]]:
         random = Random(f"conversations {split} {seed} {bucket}")
         stream = in_turn(split, random.randrange(2**62), generators)
-        drawn = sorted(
+        together = sorted(
             (
                 conversation(example, tokenizer, as_system=random.random() < 0.5)
                 for example in islice(_mixed(stream, random), BUCKET * size)
             ),
             key=lambda one: len(one.ids),
         )
-        grouped = [drawn[start : start + size] for start in range(0, len(drawn), size)]
+        grouped = [together[start : start + size] for start in range(0, len(together), size)]
         random.shuffle(grouped)
-        yield from grouped[skip:]
-        bucket, skip = bucket + 1, 0
+        return grouped
+
+    buckets = numbered(drawn, first // BUCKET, workers)
+    return islice(chain.from_iterable(buckets), first % BUCKET, None)
 
 
 def _mixed(stream: Iterator[Example], random: Random) -> Iterator[Example]:

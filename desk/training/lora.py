@@ -29,14 +29,19 @@ class LowRank(nn.Module):
         device = given.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else given.dtype
         weight, a, b = (one.to(dtype) for one in (self.base.weight, self.lora_A, self.lora_B * self.scale))
+        bias = None if self.base.bias is None else self.base.bias.to(dtype)
+        if device == "cuda":
+            linear = nn.functional.linear
+            return linear(given, weight, bias) + linear(linear(given, a), b)
         whole: torch.Tensor = _Product.apply(given.to(dtype), weight, a, b)  # type: ignore[no-untyped-call]
-        return whole if self.base.bias is None else whole + self.base.bias.to(dtype)
+        return whole if bias is None else whole + bias
 
 
 class _Product(torch.autograd.Function):
     """`x Wᵀ + (x Aᵀ) Bᵀ` of one type, with gradients of x, A and B.
 
-    Written out because W needs none: autograd of the plain expression takes a fifth longer for it on a CPU.
+    Written out because W needs none: autograd of the plain expression takes a fifth longer for it on a CPU. On a GPU
+    the plain one is as fast, and can be compiled.
     """
 
     @staticmethod

@@ -1,22 +1,22 @@
 """Train the adapter that makes a small chat model a specialist for tickets.
 
     python -m desk.training.train_fields --model FOLDER --out FOLDER --steps 2200 3000
+    python -m desk.training.train_fields --model FOLDER --out FOLDER --seconds 100 --batch 64 --workers 12 --compile
 
 Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. On a CPU the processes
 of `--processes` share each batch and add up their gradients, so that no core waits for another within a step. The
 learning rate rises for the first steps, stays, and falls to nothing before each end that `--steps` names, over a fifth
-of the steps until there; whoever has less time than thought gives fewer steps when going on. The adapter is the mean
-of what was reached at the ends: each errs at questions of its own, and their mean at fewer than any (averaged weights
-of one training: Izmailov et al. 2018, arXiv:1803.05407). `curve.jsonl` has a line each ten steps.
+of the steps until there; whoever has less time than thought gives fewer steps when going on. With `--seconds` the only
+end is that time, and the adapter what it reached; else the mean of what was reached at the ends: each errs at questions
+of its own, and their mean at fewer than any (averaged weights of one training: Izmailov et al. 2018, arXiv:1803.05407).
+`curve.jsonl` has a line each ten steps.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from desk.training import lora
 from desk.training.conversations import Conversation, batches
+from desk.training.course import Course, rate
 from desk.training.generators import GENERATORS
 
 TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 RISE, FALL = 20, 0.2
-LOGGED, SAVED = 10, 25
+LOGGED = 10
 
 Numbers = dict[str, dict[str, torch.Tensor]]  # of each pair its A and B
-
-
-def rate(step: int, end: int, most: float) -> float:
-    """Return the learning rate at `step` (from 0) on the way to `end`."""
-    return most * min(1.0, (step + 1) / RISE, (end - step) / max(1.0, FALL * end))
 
 
 def weight_of(batch: Sequence[Conversation]) -> float:
@@ -57,13 +53,18 @@ def loss_of(model: Any, batch: Sequence[Conversation], device: torch.device, who
         answered = range(one.begin, len(one.ids))
         places += [(row, place) for place in answered]
         weights += [one.weight] * len(answered)
-    rows, columns = torch.tensor(places).T
+    ids, where, weight = (_moved(one, device) for one in (ids, torch.tensor(places), torch.tensor(weights)))
+    rows, columns = where.T
     # Causal, and padded behind: no token sees the padding, so no mask is needed.
-    hidden = model.model(input_ids=ids.to(device), use_cache=False).last_hidden_state
+    hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
     logits = model.lm_head(hidden[rows, columns - 1]).float()
-    each = nn.functional.cross_entropy(logits, ids[rows, columns].to(device), reduction="none")
-    weight = torch.tensor(weights, device=device)
+    each = nn.functional.cross_entropy(logits, ids[rows, columns], reduction="none")
     return (each * weight).sum() / whole
+
+
+def _moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return `tensor` on `device`, without waiting until a GPU has done what it was given."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def train(options: argparse.Namespace) -> None:
@@ -86,76 +87,88 @@ def _join(rank: int, options: argparse.Namespace, meeting: str) -> None:
         distributed.destroy_process_group()
 
 
-def _add_up(parameters: Sequence[nn.Parameter], loss: torch.Tensor) -> float:
+def _add_up(parameters: Sequence[nn.Parameter], loss: torch.Tensor) -> torch.Tensor:
     """Give each process the sum of all processes' gradients, and return the sum of their losses."""
     grads = [one.grad for one in parameters if one.grad is not None]
     flat = torch.cat([loss.detach().reshape(1), *(grad.flatten() for grad in grads)])
     distributed.all_reduce(flat)
     for grad, summed in zip(grads, torch.split(flat[1:], [grad.numel() for grad in grads]), strict=True):
         grad.copy_(summed.view_as(grad))
-    return flat[0].item()
+    return flat[0]
+
+
+def _adapted(options: argparse.Namespace, device: torch.device) -> tuple[Any, dict[str, lora.LowRank]]:
+    """Return the model with its pairs, which begin without effect or as `options.begin` has them."""
+    # Of short rows on a CPU the fused attention's gradient takes longer than attention written out.
+    attention = "sdpa" if device.type == "cuda" else "eager"
+    model: Any = AutoModelForCausalLM.from_pretrained(
+        options.model, dtype=torch.bfloat16, attn_implementation=attention
+    ).to(device)
+    pairs = lora.adapt(model, TARGETS, options.rank, 2.0 * options.rank)
+    if options.begin:
+        lora.restore(Path(options.begin), pairs)
+    if options.compile:  # a layer at a time: what is compiled for one serves all
+        for layer in model.model.layers:
+            layer.compile(dynamic=True)
+    return model, pairs
 
 
 def _train(rank: int, options: argparse.Namespace) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() and options.processes == 1 else "cpu")
     torch.manual_seed(options.seed)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    # Of short rows on a CPU the fused attention's gradient takes longer than attention written out.
-    attention = "sdpa" if device.type == "cuda" else "eager"
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16, attn_implementation=attention).to(
-        device
-    )
-    pairs = lora.adapt(model, TARGETS, options.rank, 2.0 * options.rank)
+    model, pairs = _adapted(options, device)
     parameters = [one for pair in pairs.values() for one in pair.parameters() if one.requires_grad]
     optimizer = torch.optim.AdamW(parameters, lr=options.rate, betas=(0.9, 0.98), weight_decay=0.0)
     out = Path(options.out)
     step, seconds, ends = _resume(out, pairs, optimizer)
-    if passed := [end for end in options.steps if end <= step and end not in ends]:
+    course = Course(out, step, seconds, options.steps, options.seconds)
+    if passed := [end for end in course.ends if end <= step and end not in ends]:
         raise SystemExit(f"--steps: {out} is at step {step} and made no end at {passed}; name ends that are to come")
-    drawn = batches("train", options.seed, options.batch, tokenizer, first=step, generators=options.generators)
-    begun, losses = time.monotonic(), []
-    last = options.steps[-1]
-    while step < last:
-        end = next(end for end in options.steps if end > step)
+    drawn = batches(
+        "train",
+        options.seed,
+        options.batch,
+        tokenizer,
+        first=step,
+        generators=options.generators,
+        workers=options.workers,
+    )
+    losses: list[torch.Tensor] = []
+    while (share := course.share) < 1.0:
         for group in optimizer.param_groups:
-            group["lr"] = rate(step, end, options.rate)
+            group["lr"] = rate(course.step, share, options.rate, rise=RISE, fall=FALL)
         batch = next(drawn)
         loss = loss_of(model, batch[rank :: options.processes], device, weight_of(batch))
         loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(_add_up(parameters, loss) if options.processes > 1 else loss.item())
+        losses.append(_add_up(parameters, loss) if options.processes > 1 else loss.detach())
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        step += 1
-        spent = seconds + time.monotonic() - begun
+        course.step += 1
+        if course.step in course.ends:
+            ends[course.step] = _numbers(pairs)
         if rank:
             continue
-        if step == end:
-            ends[step] = _numbers(pairs)
-        if step % LOGGED == 0 or step == last:
-            line = {
-                "step": step,
-                "examples": step * options.batch,
-                "loss": round(sum(losses) / len(losses), 4),
-                "rate": optimizer.param_groups[0]["lr"],
-                "seconds": round(spent),
-            }
-            print(json.dumps(line), flush=True)
-            with (out / "curve.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        if course.step % LOGGED == 0 or course.share == 1.0:
+            mean = round(float(sum(losses)) / len(losses), 4)  # a GPU is waited for here alone
+            course.tell(examples=course.step * options.batch, loss=mean, rate=optimizer.param_groups[0]["lr"])
             losses = []
-        if step % SAVED == 0 or step == end:
-            state = {"step": step, "seconds": spent, "pairs": _numbers(pairs), "ends": ends}
-            _save(out, {**state, "optimizer": optimizer.state_dict()})
+        if course.is_due():
+            _save(course, pairs, ends, optimizer)
     if not rank:
-        _take_mean(pairs, [ends[end] for end in options.steps])
+        _save(course, pairs, ends, optimizer)
+        _take_mean(pairs, [ends[end] for end in course.ends] or [_numbers(pairs)])
         lora.save(out / "adapter", pairs, base=options.name, task="CAUSAL_LM", dtype=torch.bfloat16)
 
 
-def _save(out: Path, state: dict[str, Any]) -> None:
+def _save(
+    course: Course, pairs: dict[str, lora.LowRank], ends: dict[int, Numbers], optimizer: torch.optim.Optimizer
+) -> None:
     """Write what going on needs, whole or not at all."""
-    torch.save(state, out / "state.pt.new")
-    (out / "state.pt.new").replace(out / "state.pt")
+    state = {"step": course.step, "seconds": course.seconds, "pairs": _numbers(pairs), "ends": ends}
+    torch.save({**state, "optimizer": optimizer.state_dict()}, course.out / "state.pt.new")
+    (course.out / "state.pt.new").replace(course.out / "state.pt")
 
 
 def _numbers(pairs: dict[str, lora.LowRank]) -> Numbers:
@@ -199,12 +212,18 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="where check-points, the curve and the adapter go")
     parser.add_argument("--generators", nargs="+", choices=tuple(GENERATORS), default=list(GENERATORS))
     parser.add_argument("--steps", type=int, nargs="+", default=[1000], help="where the rate is to have fallen")
+    parser.add_argument("--seconds", type=float, help="train for so long instead, on a way that ends with this time")
+    parser.add_argument("--begin", help="the folder of an adapter whose numbers to begin with")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=1, help="how many share a batch, on a CPU")
+    parser.add_argument("--workers", type=int, default=0, help="how many processes make the batches; 0: the training's")
+    parser.add_argument("--compile", action="store_true", help="compile the layers, for a GPU")
     options = parser.parse_args()
+    if options.seconds is not None and options.processes > 1:
+        parser.error("--seconds: of one process alone, since each measures its own time")
     if not 1 <= options.processes <= options.batch:
         parser.error("--processes: at least 1, and at most as many as a --batch has examples")
     if options.steps != sorted(set(options.steps)):

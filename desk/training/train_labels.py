@@ -2,20 +2,19 @@
 
     python -m desk.training.train_labels --model FOLDER --out FOLDER --steps 1500
 
-Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. `--rank 0` leaves the
-encoder as it is. `--split fit` leaves out what `dev` is made of, for choices between ways of training.
+Repeatable from `--seed` on one machine; run again with the same `--out` it goes on where it was. With `--seconds` the
+learning rate has fallen to nothing after that time, whatever the steps until then. `--rank 0` leaves the encoder as it
+is. `--split fit` leaves out what `dev` is made of, for choices between ways of training.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -24,14 +23,15 @@ from transformers import AutoModel, AutoTokenizer
 
 from desk.training import lora
 from desk.training.corpus import Example
+from desk.training.course import Course, numbered, rate
 from desk.training.generators import GENERATORS, in_turn
 from desk.training.texts import OTHER, Split, labels
 from inference.architectures.label_head import LabelHead
 
 TARGETS = ("query", "key", "value", "dense")
 LONGEST = 256
-RISE = 50
-LOGGED, SAVED = 25, 100
+RISE, FALL = 50, 0.5
+LOGGED = 25
 
 
 def classified(split: Split, seed: int | str, generators: Sequence[str] = tuple(GENERATORS)) -> Iterator[Example]:
@@ -73,12 +73,12 @@ class Labeller(nn.Module):
         names = sorted({name for example in examples for name in example.choices if name != OTHER})
         place = {name: number for number, name in enumerate((*names, OTHER))}
         logits = self.head(self.pooled([one.ticket.text for one in examples]), self.head.project(self.pooled(names)))
-        offered = torch.full_like(logits, float("-inf"))
+        offered = torch.full(logits.shape, float("-inf"))
         wanted = []
         for row, example in enumerate(examples):
             offered[row, [place[name] for name in example.choices]] = 0.0
             wanted.append(place[example.answer])
-        return logits + offered, torch.tensor(wanted, device=self.device)
+        return logits + offered.to(self.device), torch.tensor(wanted, device=self.device)
 
 
 @torch.no_grad()
@@ -95,51 +95,39 @@ def train(options: argparse.Namespace) -> None:
     torch.manual_seed(options.seed)
     model = Labeller(options.model, options.rank, options.width, device)
     low = [one for pair in model.pairs.values() for one in (pair.lora_A, pair.lora_B)]
-    groups: list[dict[str, Any]] = [{"params": list(model.head.parameters()), "most": options.rate}]
-    if low:
-        groups.append({"params": low, "most": options.rate})
-    optimizer = torch.optim.AdamW(groups, lr=options.rate, weight_decay=0.01)
+    optimizer = torch.optim.AdamW([*model.head.parameters(), *low], lr=options.rate, weight_decay=0.01)
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     step, seconds = _resume(out, model, optimizer)
     dev = list(islice(classified("dev", 0, options.generators), 600)) if options.split == "fit" else []
-    begun, losses = time.monotonic(), []
-    while step < options.steps:
-        examples = list(islice(classified(options.split, f"{options.seed} {step}", options.generators), options.batch))
+
+    def batch(number: int) -> list[Example]:
+        return list(islice(classified(options.split, f"{options.seed} {number}", options.generators), options.batch))
+
+    drawn = numbered(batch, step, options.workers)
+    course = Course(out, step, seconds, [options.steps], options.seconds)
+    losses: list[torch.Tensor] = []
+    while (share := course.share) < 1.0:
         for group in optimizer.param_groups:
-            group["lr"] = group["most"] * min(1.0, (step + 1) / RISE, (options.steps - step) / (0.5 * options.steps))
-        logits, wanted = model(examples)
+            group["lr"] = rate(course.step, share, options.rate, rise=RISE, fall=FALL)
+        logits, wanted = model(next(drawn))
         loss = nn.functional.cross_entropy(logits, wanted)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_([*low, *model.head.parameters()], 1.0)
         optimizer.step()
-        losses.append(loss.item())
-        step += 1
-        spent = seconds + time.monotonic() - begun
-        if step % LOGGED == 0 or step == options.steps:
-            line: dict[str, Any] = {
-                "step": step,
-                "examples": step * options.batch,
-                "loss": round(sum(losses) / len(losses), 4),
-                "seconds": round(spent),
-            }
-            if dev and (step % (4 * LOGGED) == 0 or step == options.steps):
+        losses.append(loss.detach())
+        course.step += 1
+        is_last = course.share == 1.0
+        if course.step % LOGGED == 0 or is_last:
+            line = {"examples": course.step * options.batch, "loss": round(float(sum(losses)) / len(losses), 4)}
+            if dev and (course.step % (4 * LOGGED) == 0 or is_last):
                 line["dev"] = round(accuracy(model, dev), 4)
-            print(json.dumps(line), flush=True)
-            with (out / "curve.jsonl").open("a") as file:
-                file.write(json.dumps(line) + "\n")
+            course.tell(**line)
             losses = []
-        if step % SAVED == 0 or step == options.steps:
-            state = {
-                "step": step,
-                "seconds": spent,
-                "head": model.head.state_dict(),
-                "pairs": [one.detach() for one in low],
-                "optimizer": optimizer.state_dict(),
-            }
-            torch.save(state, out / "state.pt.new")
-            (out / "state.pt.new").replace(out / "state.pt")
+        if course.is_due():
+            _save(course, model, low, optimizer)
+    _save(course, model, low, optimizer)
     if model.pairs:
         lora.save(out / "head", model.pairs, base=options.name, task="FEATURE_EXTRACTION", dtype=torch.bfloat16)
     (out / "head").mkdir(exist_ok=True)
@@ -147,6 +135,19 @@ def train(options: argparse.Namespace) -> None:
     save_file(head, out / "head" / "label_head.safetensors")
     stated = {"labels": list(labels()), "none": OTHER}
     (out / "head" / "label_head.json").write_text(json.dumps(stated, indent=2) + "\n")
+
+
+def _save(course: Course, model: Labeller, low: Sequence[nn.Parameter], optimizer: torch.optim.Optimizer) -> None:
+    """Write what going on needs, whole or not at all."""
+    state = {
+        "step": course.step,
+        "seconds": course.seconds,
+        "head": model.head.state_dict(),
+        "pairs": [one.detach() for one in low],
+        "optimizer": optimizer.state_dict(),
+    }
+    torch.save(state, course.out / "state.pt.new")
+    (course.out / "state.pt.new").replace(course.out / "state.pt")
 
 
 def _resume(out: Path, model: Labeller, optimizer: torch.optim.Optimizer) -> tuple[int, float]:
@@ -171,11 +172,13 @@ def main() -> None:
     parser.add_argument("--split", choices=("train", "fit"), default="train")
     parser.add_argument("--generators", nargs="+", choices=tuple(GENERATORS), default=list(GENERATORS))
     parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--seconds", type=float, help="train for so long instead, on a way that ends with this time")
     parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=0, help="how many processes make the batches; 0: the training's")
     train(parser.parse_args())
 
 

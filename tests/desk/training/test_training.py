@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from desk.training import evaluate, inbox, lora, train_fields, train_labels
+from desk.training import course, evaluate, inbox, lora, train_fields, train_labels
 from desk.training.conversations import batches
 from desk.training.corpus import Example
+from desk.training.course import Course, rate
 from desk.training.generators import GENERATORS
 from inference.local.engine import LocalEngine
 from inference.messages import Message
@@ -89,12 +90,13 @@ def chat(tmp_path_factory):
 
 def fields(chat: Path, out: Path, **changes: Any) -> Namespace:
     given = {"model": str(chat), "name": "tiny", "out": str(out), "steps": [4], "batch": 2, "rank": 2, "processes": 1}
+    given |= {"seconds": None, "begin": None, "workers": 0, "compile": False}
     return Namespace(**{**given, "rate": 1e-2, "seed": 3, "generators": ["corpus", "inbox"], **changes})
 
 
 @pytest.mark.slow
 def test_an_adapter_goes_on_where_it_was_and_is_served(chat, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_fields, "SAVED", 1)
+    monkeypatch.setattr(course, "SAVED", 0.0)
     train_fields.train(fields(chat, tmp_path / "whole"))
     with monkeypatch.context() as cut:
         interrupt(cut, train_fields, "loss_of", 2)
@@ -131,10 +133,64 @@ def test_the_adapter_is_the_mean_of_the_ends_that_are_named(chat, tmp_path):
             expected = ((reached[2][name][part] + reached[5][name][part]) / 2).bfloat16()
             assert torch.equal(mean[f"{lora.PREFIX}{name}.lora_{part}.weight"], expected)
             assert part == "A" or not torch.equal(reached[2][name][part], reached[5][name][part])
-    rates = [train_fields.rate(step, end, 1.0) for end, steps in ((2, (0, 1)), (5, (2, 3, 4))) for step in steps]
-    assert rates == [1 / 20, 2 / 20, 3 / 20, 4 / 20, 5 / 20]
     with pytest.raises(SystemExit, match="no end at \\[4\\]"):
         train_fields.train(fields(chat, tmp_path / "on", steps=[4, 6]))
+
+
+@pytest.mark.slow
+def test_an_adapter_begins_with_another(chat, tmp_path):
+    """Without a step it is that one again, in bfloat16 as it was written."""
+    train_fields.train(fields(chat, tmp_path / "first"))
+    train_fields.train(fields(chat, tmp_path / "next", steps=[], begin=tmp_path / "first/adapter"))
+    weights = "adapter/adapter_model.safetensors"
+    assert_same(tmp_path / "first" / weights, tmp_path / "next" / weights)
+
+
+class Clock:
+    """A clock that tells a second more each time it is read."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.slow
+def test_an_adapter_of_so_many_seconds_goes_on_with_what_is_left_of_them(chat, tmp_path, monkeypatch):
+    """Whatever `--steps` says; its time is up whenever it is run once more."""
+    monkeypatch.setattr(course, "time", Clock())
+    monkeypatch.setattr(course, "SAVED", 0.0)
+    given = fields(chat, tmp_path, steps=[1], seconds=30.0)
+    with monkeypatch.context() as cut:
+        interrupt(cut, train_fields, "loss_of", 2)
+        with pytest.raises(SwitchedOffError):
+            train_fields.train(given)
+    assert not (tmp_path / "adapter").exists()
+    train_fields.train(given)
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state["step"] > 2
+    assert state["seconds"] >= 30.0
+    reached = load_file(tmp_path / "adapter/adapter_model.safetensors")
+    for name, pair in state["pairs"].items():
+        assert torch.equal(reached[f"{lora.PREFIX}{name}.lora_B.weight"], pair["B"].bfloat16())
+    train_fields.train(given)
+    assert torch.load(tmp_path / "state.pt", weights_only=True)["step"] == state["step"]
+
+
+def test_the_rate_rises_and_falls_to_nothing_at_each_end(tmp_path, monkeypatch):
+    way = Course(tmp_path, 0, 0.0, [2, 10], None)
+    told = []
+    while (share := way.share) < 1.0:
+        told.append(round(rate(way.step, share, 1.0, rise=2, fall=0.5), 3))
+        way.step += 1
+    assert told == [0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
+    monkeypatch.setattr(course, "time", Clock())
+    way = Course(tmp_path, 40, 6.0, [2, 10], 10.0)
+    shares = [way.share for _ in range(5)]
+    assert shares == pytest.approx([0.7, 0.8, 0.9, 1.0, 1.0])
+    assert [round(rate(40, share, 1.0, rise=2, fall=0.5), 3) for share in shares] == [0.6, 0.4, 0.2, 0.0, 0.0]
 
 
 def iter_outputs(engine: LocalEngine) -> list[Any]:
@@ -144,12 +200,13 @@ def iter_outputs(engine: LocalEngine) -> list[Any]:
     return outputs
 
 
-def test_batches_are_a_function_of_their_number(chat):
+def test_batches_are_a_function_of_their_number_whoever_makes_them(chat):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(chat)
     whole = list(islice(batches("train", 1, 2, tokenizer), 20))
-    assert list(islice(batches("train", 1, 2, tokenizer, first=11), 9)) == whole[11:]
+    for workers in (0, 2):
+        assert list(islice(batches("train", 1, 2, tokenizer, first=11, workers=workers), 9)) == whole[11:]
     for one in (one for batch in whole for one in batch):
         assert tokenizer.decode(one.ids[: one.begin]).endswith("<|im_start|>assistant\n")
         assert one.ids[-1] == tokenizer.eos_token_id
@@ -190,11 +247,12 @@ def encoder(tmp_path_factory):
 def labels(encoder: Path, out: Path, **changes: Any) -> Namespace:
     given = {"model": str(encoder), "name": "tiny", "out": str(out), "split": "train", "steps": 4, "batch": 4}
     given |= {"rank": 2, "width": 8, "rate": 1e-2, "seed": 3, "generators": ["corpus", "inbox"]}
+    given |= {"seconds": None, "workers": 0}
     return Namespace(**{**given, **changes})
 
 
 def test_a_head_goes_on_where_it_was_and_is_served(encoder, tmp_path, monkeypatch):
-    monkeypatch.setattr(train_labels, "SAVED", 1)
+    monkeypatch.setattr(course, "SAVED", 0.0)
     train_labels.train(labels(encoder, tmp_path / "whole"))
     with monkeypatch.context() as cut:
         interrupt(cut, train_labels.Labeller, "forward", 2)
