@@ -274,3 +274,8 @@ def _invariance(sizes: Sizes, dtype: torch.dtype) -> Iterator[Check]:
         until = torch.tensor([end], dtype=torch.int32, device=sizes.device)
         prefill(query[begin:end], keys, values, ends, until, slots, tables, chunked[begin:end], scale=0.1)
     yield "a prompt whole and in chunks", float((whole != chunked).any()), 0.0
+    n, k = (40, 128) if small else (6144, 4096)
+    weight, x = (torch.randn(size, k, device=sizes.device).to(dtype) for size in (n, 4 if small else 64))
+    every = matvec(x, weight, dtype)
+    for rows in (1, 3) if small else (1, 8, 16, 32):
+        yield f"products of {rows} rows and of all", float((matvec(x[:rows], weight, dtype) != every[:rows]).any()), 0.0

@@ -48,10 +48,12 @@ def quantise_int4(weight: torch.Tensor, group: int = 128) -> Int4Weight:
 def _whole(number, dtype: tl.constexpr):
     """Return numbers of four bits as floats above a power of two, from which a difference of two of them is exact."""
     if dtype == tl.float32:
-        return (number.to(tl.int32) | 0x4B000000).to(dtype, bitcast=True)
-    if dtype == tl.float16:
-        return (number.to(tl.int16) | 0x6400).to(dtype, bitcast=True)
-    return (number.to(tl.int16) | 0x4300).to(dtype, bitcast=True)
+        whole = number.to(tl.int32) | 0x4B000000
+    elif dtype == tl.float16:
+        whole = number.to(tl.int16) | 0x6400
+    else:
+        whole = number.to(tl.int16) | 0x4300
+    return whole.to(dtype, bitcast=True)
 
 
 @triton.jit(do_not_specialize=["M"])
