@@ -70,7 +70,8 @@ class Loop:
 
     def _do(self, name: str) -> None:
         try:
-            self._tasks[name]()
+            if not self._stops:
+                self._tasks[name]()
         finally:
             try:
                 connections.close_all()

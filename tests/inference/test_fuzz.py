@@ -29,7 +29,7 @@ def test_random_requests_answer_as_they_do_alone(loaded: Loaded) -> None:
     assert sum(ends.values()) == 160
     assert fuzz.whole > 60
     assert fuzz.several > 10
-    assert fuzz.accepted > 10
+    assert fuzz.accepted > 5
     assert set(fuzz.faults) == {"poison", "step", "memory", "row"}
     assert fuzz.preemptions
     assert fuzz.cached

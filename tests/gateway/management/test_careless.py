@@ -93,6 +93,8 @@ def test_cron_does_nothing_on_a_database_that_is_not_migrated(main, tmp_path, mo
     assert not done
 
 
+# Django opens no connection whose first statement fails, and doesn't close what it made of it; Python 3.13 says so.
+@pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
 @pytest.mark.parametrize("command", [*COMMANDS, "migrate"])
 def test_a_command_on_what_is_no_database(main, tmp_path, command):
     (tmp_path / "sluice.sqlite3").write_text("a letter")
