@@ -19,7 +19,7 @@ from gateway.consumers.responses import (  # noqa: E402 - models need Django to 
 )
 from gateway.edge.adapters import adapter, adapters  # noqa: E402
 from gateway.edge.batches import batch, batches, cancel  # noqa: E402
-from gateway.edge.bounds import bounded, counted_by_address, limited_by_address  # noqa: E402
+from gateway.edge.bounds import bounded, counted_by_address, limited_by_address, paced_by_address  # noqa: E402
 from gateway.edge.chat import chat_completions  # noqa: E402
 from gateway.edge.classification import classify  # noqa: E402
 from gateway.edge.completions import completions  # noqa: E402
@@ -54,7 +54,7 @@ from gateway.wire.errors import anthropic_error  # noqa: E402
 _own_port = [*probe_paths(is_own_port=True), re_path(r"", unknown_endpoint, "unknown")]
 probes = guarded(bounded(routed_by_path(_own_port)))
 
-_control_plane = counted_by_address(cast("Application", django_application))
+_control_plane = paced_by_address(counted_by_address(cast("Application", django_application)))
 
 # Each path with its endpoint and what a key needs for it (None: it asks for no key). Whatever takes POSTs is `kept`;
 # uploads, which are too large to be read first, keep their answers themselves. Tokens aren't: they are large,
@@ -88,7 +88,7 @@ http_routes = [
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
     re_path(r"^v1/organization/", _control_plane, "/v1/organization/*"),
     re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
-    path("health", health, None),
+    path("health", paced_by_address(health), None),
     *([] if settings.SLUICE_METRICS_PORT else probe_paths(is_own_port=False)),
     re_path(NEAR_THE_API, unknown_endpoint, "near"),
     re_path(r"", _control_plane, "control"),

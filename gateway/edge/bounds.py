@@ -11,6 +11,7 @@ import structlog
 from django.conf import settings
 
 from gateway.concurrency.caps import Cap
+from gateway.concurrency.patience import Patience
 from gateway.edge.http import uploads
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Application, ASGIMessage, Receive, Scope, Send, header_of
@@ -55,7 +56,7 @@ def counted_by_address(application: Application) -> Application:
         if scope["type"] != "http":
             await application(scope, receive, send)
             return
-        with uploads.share(client_network((scope.get("client") or ("",))[0])) as take:
+        with uploads.share(_network_of(scope)) as take:
 
             async def receive_counted() -> ASGIMessage:
                 message = await receive()
@@ -66,6 +67,23 @@ def counted_by_address(application: Application) -> Application:
             await application(scope, receive_counted, send)
 
     return application_with_count
+
+
+def paced_by_address(application: Application) -> Application:
+    """Return `application`, whose requests wait where one address sends very many: for what asks for no key, and is
+    made in the process that serves everybody.
+    """
+    patience: Patience[str] = Patience()
+
+    async def application_at_a_pace(scope: Scope, receive: Receive, send: Send) -> None:
+        await patience.wait(_network_of(scope))
+        await application(scope, receive, send)
+
+    return application_at_a_pace
+
+
+def _network_of(scope: Scope) -> str:
+    return client_network((scope.get("client") or ("",))[0])
 
 
 CLIENT_BITS = 56  # of IPv6: as much as an access line is given
@@ -107,7 +125,7 @@ def limited_by_address(application: Application) -> Application:
             if address not in strangers:
                 log.warning("forwarded_by_stranger", address=address, mend="add a proxy of yours to SLUICE_PROXIES")
             strangers.add(address)
-        with addresses.share(client_network(address)) as take:
+        with addresses.share(_network_of(scope)) as take:
             take(1)
             await application(scope, receive, send)
 

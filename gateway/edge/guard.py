@@ -10,7 +10,9 @@ from uuid import UUID
 import structlog
 
 from billing.ids import uuid7
-from gateway.edge.access import note_refusal
+from gateway.concurrency.patience import Patience
+from gateway.edge.access import address_of, note_refusal
+from gateway.edge.bounds import client_network
 from gateway.edge.handshake import deny
 from gateway.edge.routes import NOWHERE, Route
 from gateway.errors.faults import refusal_of
@@ -42,8 +44,10 @@ _QUIET = frozenset({"/health", "/healthz", "/readyz", "/metrics"})
 def guarded(application: Application) -> Application:
     """Return `application` with a request id in its scope and answers, and no exception that reaches the server.
 
-    A Refusal becomes its answer; anything else the 500, if no answer has begun, else a cut connection.
+    A Refusal becomes its answer; anything else the 500, if no answer has begun, else a cut connection. A caller's own
+    faults are paced: nothing pays for them, and a loop of them would take the event loop from everybody.
     """
+    faults: Patience[object] = Patience()
 
     async def application_with_guard(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in {"http", "websocket"}:
@@ -70,7 +74,10 @@ def guarded(application: Application) -> Application:
                     log.exception("unhandled", path=scope["path"])
                 if exchange.begun:
                     raise
-                await exchange.refuse(refusal or internal_error())
+                refusal = refusal or internal_error()
+                if 400 <= refusal.status < 500:
+                    await faults.wait(exchange.owner)
+                await exchange.refuse(refusal)
             finally:
                 exchange.report()
 
@@ -100,6 +107,11 @@ class _Exchange:
     def is_told(self) -> bool:
         """Whether the log and the traces tell of it: not of probes, which come all the time."""
         return self.route.name not in _QUIET
+
+    @property
+    def owner(self) -> object:
+        """Whose request it is: the tenant's, or where nobody is known the network's that it came from."""
+        return self.caller.get("tenant") or client_network(address_of(self._scope))
 
     @property
     def _error_body(self) -> ErrorBody:

@@ -1,4 +1,4 @@
-"""Resolves API keys and sessions to principals by one query, cached while nothing of theirs changes."""
+"""Resolves API keys and sessions to principals, cached while nothing of theirs changes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _Answer = Principal | _Denied
 
 
 class Principals:
-    """Answers by key or session from memory; what isn't there takes one query, shared by all who wait for it.
+    """Answers by key or session from memory; what isn't there is read once for all who wait for it.
 
     An entry is valid only while its tenant has not changed, nor what all tenants share, since the stamp that was read
     before its query. Unknown keys are kept apart, so that guessing can't push real ones out; each takes from the
@@ -240,8 +240,9 @@ class _Cache:
 
 
 def load_by_key(secret: str) -> _Answer:
-    """Return the principal of the key that `secret` is, by one query."""
-    return _of_key(find_key(secret), digest_of(secret))
+    """Return the principal of the key that `secret` is. All terms are one query, which a guess isn't worth."""
+    keys = find_key(secret)
+    return _of_key(keys, digest_of(secret)) if keys.exists() else _INVALID
 
 
 def load_key(identifier: UUID) -> _Answer:

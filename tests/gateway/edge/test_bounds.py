@@ -8,10 +8,14 @@ import pytest
 import structlog
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from gateway.edge import bounds
+from gateway.concurrency.patience import BURST, Patience
+from gateway.edge import bounds, guard
+from gateway.edge.access import note_caller
 from gateway.edge.guard import guarded
 from gateway.edge.http import uploads
 from gateway.errors.refusal import Refusal
+from gateway.http.asgi import send_json
+from tests.gateway.concurrency.test_pace import Clock
 from tests.gateway.edge.client import Exchange, ask, assert_error
 
 
@@ -78,3 +82,30 @@ async def test_bodies_from_one_network_of_ipv6_count_together(monkeypatch):
         await upload("2001:db8:0:100::1")
     assert refused.value.code == "too_many_uploads"
     assert len(uploads) == 0
+
+
+async def test_who_asks_in_a_loop_for_what_costs_nothing_waits_and_nobody_else(monkeypatch):
+    clock = Clock()
+    for where in (bounds, guard):
+        monkeypatch.setattr(where, "Patience", lambda: Patience(clock, clock.sleep))
+
+    async def refusing(scope, receive, send):
+        note_caller(scope, tenant=scope["path"][1:] or None)
+        raise Refusal(404, "unknown_model", "There is no such model.")
+
+    async def page(scope, receive, send):
+        await send_json(send, 200, {})
+
+    async def waits_of(application, *asked):
+        clock.slept.clear()
+        for path, address in asked:
+            await Exchange(application, "GET", path, address=address).finished()
+        return len(clock.slept)
+
+    faults = guarded(refusing)
+    mine = ("/11111111-1111-1111-1111-111111111111", "192.0.2.1")
+    assert await waits_of(faults, *[mine] * (BURST + 2)) > 0
+    assert await waits_of(faults, ("/22222222-2222-2222-2222-222222222222", "192.0.2.1"), ("/", "192.0.2.1")) == 0
+    pages = guarded(bounds.paced_by_address(page))
+    assert await waits_of(pages, *[("/", "192.0.2.1")] * (BURST + 2)) > 0
+    assert await waits_of(pages, ("/", "192.0.2.2")) == 0
