@@ -9,12 +9,12 @@ from typing import Any, cast
 
 import httptools
 import structlog
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 
 from billing.ids import uuid7
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import encode
+from gateway.http.asgi import Application, ASGIMessage, Receive, Scope, Send, encode
 from gateway.runtime.runtime import Runtime
 from gateway.server.bounds import Listener
 from gateway.server.transport import LingeringTransport
@@ -243,6 +243,9 @@ class BoundedHTTP(HttpToolsProtocol):
 
     # -- what goes out ------------------------------------------------------------------------------------------------
 
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, _without_chunks(app, cycle) if cycle.scope["http_version"] == "1.0" else app)
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._is_running and not self.is_lost:
@@ -359,6 +362,28 @@ class BoundedHTTP(HttpToolsProtocol):
         runtime: Runtime | None = self.app_state.get("runtime")
         if runtime is not None:
             runtime.metrics.answered("connection", status)
+
+
+def _without_chunks(application: Application, cycle: RequestResponseCycle) -> Application:
+    """Return `application`, whose answer is sent by `cycle` in no chunks: without a length it ends with the connection,
+    which is all that HTTP/1.0 knows.
+    """
+
+    async def application_without_chunks(scope: Scope, receive: Receive, send: Send) -> None:
+        is_measured = False
+
+        async def send_unframed(message: ASGIMessage) -> None:
+            nonlocal is_measured
+            if message["type"] == "http.response.start":
+                is_measured = any(name.lower() == b"content-length" for name, _ in message.get("headers", ()))
+                cycle.chunked_encoding = None if is_measured else False
+            elif not is_measured:
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await application(scope, receive, send_unframed)
+
+    return application_without_chunks
 
 
 def _head_too_large(most: int) -> Refusal:

@@ -17,6 +17,7 @@ from gateway.edge.guard import guarded
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import send_json
 from gateway.http.disconnect import watching
+from gateway.http.sse import EventStream
 from gateway.runtime.metrics import Metrics
 from gateway.server import http, server
 from gateway.server.bounds import Bounds, Listener
@@ -189,6 +190,27 @@ async def test_connection_serves_many_requests():
         assert (await wire.answer())[2] == b'{"size":3}'
         await wire.send(GET[10:])
         assert (await wire.answer())[0] == 200
+
+
+@pytest.mark.parametrize(("path", "body"), [("/", b'{"size":0}'), ("/stream", b"data: 1\n\ndata: 2\n\ndata: 3\n\n")])
+@pytest.mark.parametrize("head", [b"", b"connection: keep-alive\r\n"])
+async def test_client_of_http_1_0_gets_no_chunks(path, body, head):
+    async def answering(scope, receive, send):
+        if scope["path"] == "/":
+            await hello(scope, receive, send)
+            return
+        async with EventStream(send, {}) as stream:
+            await stream.write(b"data: 1\n\n")
+            await stream.write(b"data: 2\n\n")
+            await stream.finish(b"data: 3\n\n")
+
+    async with a_place(answering) as place:
+        wire = await place.connected()
+        await wire.send(b"GET %b HTTP/1.0\r\nhost: x\r\n%b\r\n" % (path.encode(), head))
+        told, _, got = (await wire.closed()).partition(b"\r\n\r\n")
+        assert got == body
+        assert b"connection: close" in told
+        assert b"transfer-encoding" not in told
 
 
 @pytest.mark.parametrize("head", [b"GET / HTTP/1.1\r\nx: " + b"x" * 8192, b"GET /" + b"x" * 8192])
