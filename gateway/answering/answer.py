@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
-from billing.limits.headers import rate_headers
-from billing.limits.types import BucketState
 from gateway.delivery.outcome import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent
@@ -27,8 +25,8 @@ class Answering(Protocol):
     """What is answered with: a generation, or several that are seen as one."""
 
     @property
-    def rate_states(self) -> tuple[BucketState, ...]:
-        """The tenant's buckets after the request was taken from them."""
+    def headers(self) -> dict[str, str]:
+        """What the answer tells in headers from the beginning: the tenant's rates, and the route."""
         ...
 
     @property
@@ -90,7 +88,7 @@ async def answer(generation: Answering, told: Format, client: watching, send: Se
         return
     client.stops(generation.client_left)
     if generation.ended_at_once is not None:
-        _raise_failure(generation.ended_at_once, client)
+        _raise_failure(generation.ended_at_once, generation, client)
     async with (
         aclosing(generation.events()) as events,
         EventStream(send, _headers(generation)) as body,
@@ -110,7 +108,7 @@ async def answer_whole(generation: Answering, told: WholeFormat, client: watchin
     async with aclosing(generation.events()) as events:
         outcome = await _collected(events, told)
     client.stop()
-    _raise_failure(outcome, client)
+    _raise_failure(outcome, generation, client)
     headers = {**_headers(generation, outcome.not_enforced), **_credit_headers(outcome)}
     await send_json(send, 200, told.whole(outcome), headers)
 
@@ -139,11 +137,12 @@ async def _collected(events: AsyncIterator[GenerationEvent], told: WholeFormat) 
     raise RuntimeError("the generation ended without an outcome")
 
 
-def _raise_failure(outcome: Outcome, client: watching) -> None:
+def _raise_failure(outcome: Outcome, generation: Answering, client: watching) -> None:
     if client.left:
         raise ClientLeftError
     failure = failure_of(outcome)
     if failure is not None:
+        failure.headers |= generation.headers
         raise failure
 
 
@@ -171,11 +170,11 @@ def failure_of(outcome: Outcome) -> Refusal | None:
 
 
 def _headers(generation: Answering, dropped: str = "") -> dict[str, str]:
-    """Return the headers with the rates, and the wishes that nothing holds the answer to, what its end shows to be
-    `dropped` included.
+    """Return the headers with rates and route, and the wishes that nothing holds the answer to, what its end shows to
+    be `dropped` included.
     """
     told = (*generation.not_enforced, *filter(None, (dropped,)))
-    return {**dict(rate_headers(generation.rate_states)), **not_enforced_header(told)}
+    return {**generation.headers, **not_enforced_header(told)}
 
 
 def _credit_headers(outcome: Outcome) -> dict[str, str]:

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import structlog
 
-from billing.limits.types import BucketState
 from gateway.answering.answer import failure_of
 from gateway.delivery.outcome import Outcome
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.events import GenerationEvent
 from gateway.generation.generation import Generation
+from gateway.generation.placement import route_headers
 from inference.types import Delta, EngineFault, FinishReason, Usage
 
 log = structlog.get_logger(__name__)
@@ -45,9 +45,9 @@ class Several:
         self._events: asyncio.Queue[GenerationEvent | None] = asyncio.Queue(_READ_AHEAD)
 
     @property
-    def rate_states(self) -> tuple[BucketState, ...]:
-        """The tenant's buckets after the latest was taken from them."""
-        return self._latest.rate_states
+    def headers(self) -> dict[str, str]:
+        """The tenant's rates after the latest was taken from them, and the first one's route."""
+        return {**self._latest.headers, **route_headers(self._first.route)}
 
     @property
     def not_enforced(self) -> tuple[str, ...]:

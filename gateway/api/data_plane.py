@@ -157,6 +157,9 @@ def _header(description: str, **schema: Any) -> dict[str, Any]:
 _HEADERS = {
     "X-Request-Id": _header("Names the request in the logs, in usage and for support.", format="uuid"),
     "Idempotency-Replayed": _header("The answer is that of an earlier request under this key.", enum=["true"]),
+    "X-Sluice-Model": _header("The model that routing chose; errors from there on tell it too."),
+    "X-Sluice-Task": _header("The task that routing found, where it found one."),
+    "X-Sluice-Not-Enforced": _header("The wishes among the request's fields that change nothing."),
     "X-Sluice-Credits": _header("What the request cost, where that is known before the body is sent."),
     **{
         f"X-RateLimit-{what}-{name}": _header(f"{told} of the tightest limit of {name}.")
@@ -179,7 +182,8 @@ _COUNTED = {
     "messages_count_tokens",
 }  # they take one of the requests
 _UNKEPT = {"tokenize", "detokenize"}
-_GENERATED = {"chat_completions", "responses", "messages", "completions", "embeddings", "rerank", "score"}
+_GENERATED = {"chat_completions", "responses", "messages", "completions", "embeddings", "rerank", "score", "classify"}
+_ROUTED = {"X-Sluice-Model", "X-Sluice-Task", "X-Sluice-Not-Enforced"}
 
 
 def _headers(endpoint: Endpoint, *, is_error: bool = False) -> dict[str, dict[str, str]]:
@@ -188,7 +192,7 @@ def _headers(endpoint: Endpoint, *, is_error: bool = False) -> dict[str, dict[st
     if endpoint.method == "post" and endpoint.identifier not in _UNKEPT:
         names.add("Idempotency-Replayed")
     if endpoint.identifier in _COUNTED | _GENERATED:
-        names |= _LIMITED
+        names |= _LIMITED | _ROUTED
     if endpoint.identifier in _GENERATED:
         names.add("X-Sluice-Credits")
     if is_error:

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from billing.limits.headers import rate_headers
 from gateway.answering.answer import answer, failure_of
 from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_model, principal_of
@@ -70,7 +69,7 @@ async def count_tokens(scope: Scope, receive: Receive, send: Send) -> None:
     note_model(scope, request.model)
     intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
     counted = await count(runtime_of(scope), principal, intent, request_id_of(scope))
-    headers = {**dict(rate_headers(counted.rate_states)), **not_enforced_header(intent.not_enforced)}
+    headers = {**counted.headers, **not_enforced_header(intent.not_enforced)}
     await send_json(send, 200, TokenCount(counted.prepared.prompt_tokens), headers)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from functools import partial
 
 from billing.ids import moment_of, uuid7
-from billing.limits.headers import rate_headers
 from gateway.answering.answer import Answering, answer
 from gateway.answering.response_events import Event, ResponseEvents
 from gateway.delivery.delivery import delivering
@@ -71,7 +70,7 @@ async def input_tokens(scope: Scope, receive: Receive, send: Send) -> None:
     runtime = runtime_of(scope)
     intent = await _intent(scope, principal, request)
     counted = await count(runtime, principal, intent, request_id_of(scope))
-    headers = {**dict(rate_headers(counted.rate_states)), **not_enforced_header(intent.not_enforced)}
+    headers = {**counted.headers, **not_enforced_header(intent.not_enforced)}
     await send_json(send, 200, InputTokens(counted.prepared.prompt_tokens), headers)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from billing.limits.headers import rate_headers
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.generation.counting import text_of, tokens_of
@@ -26,7 +25,7 @@ async def tokenize(scope: Scope, receive: Receive, send: Send) -> None:
     found = await tokens_of(runtime, principal, intent, request_id_of(scope), special=special, with_texts=with_texts)
     tokens = found.tokens
     answer = TokenizeAnswer(len(tokens.ids), found.context, tokens.ids, tokens.texts or None)
-    await send_json(send, 200, answer, dict(rate_headers(found.rate_states)))
+    await send_json(send, 200, answer, found.headers)
 
 
 async def detokenize(scope: Scope, receive: Receive, send: Send) -> None:
@@ -36,10 +35,10 @@ async def detokenize(scope: Scope, receive: Receive, send: Send) -> None:
     request = decode(DetokenizeRequest, await read_body(scope, receive, principal.tenant))
     note_model(scope, request.model)
     runtime = runtime_of(scope)
-    text, states = await text_of(
+    text, headers = await text_of(
         runtime, principal, request.intent(_kind_of(runtime, request.model)), request_id_of(scope)
     )
-    await send_json(send, 200, DetokenizeAnswer(text), dict(rate_headers(states)))
+    await send_json(send, 200, DetokenizeAnswer(text), headers)
 
 
 def _kind_of(runtime: Runtime, model: str) -> Kind:

@@ -60,7 +60,9 @@ async def admit(
         placement = await placed(runtime, principal, intent)
         try:
             return await _admit(runtime, placement, limits, request_id, arrived_at)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, Refusal):
+                error.headers |= placement.headers
             placement.leave()
             raise
     except BaseException:

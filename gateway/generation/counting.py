@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 from uuid import UUID
 
-from billing.limits.types import BucketState, Take, Taken
+from billing.limits.headers import rate_headers
+from billing.limits.types import Take, Taken
 from gateway.concurrency.caps import Cap
 from gateway.errors.faults import draining, refusal_of_limit
 from gateway.errors.refusal import Refusal
@@ -15,6 +16,7 @@ from gateway.generation import choosing
 from gateway.generation.admission import request_of
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Placement
+from gateway.http.asgi import Headers
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from inference.engine import Engine
@@ -33,11 +35,13 @@ counting: Cap[UUID] = Cap(MOST_AT_ONCE, _too_many)
 
 
 class Counted(NamedTuple):
-    """A prompt's size where it would run now, and the tenant's buckets after that was asked."""
+    """A prompt's size where it would run now, and what the answer tells in its headers: the tenant's rates after that
+    was asked, and the route.
+    """
 
     prepared: Prepared
     model: str
-    rate_states: tuple[BucketState, ...]
+    headers: Headers
 
 
 async def count(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> Counted:
@@ -46,18 +50,18 @@ async def count(runtime: Runtime, principal: Principal, intent: Intent, request_
     Nothing is held or charged; one request is taken of the tenant's rate. Raise a Refusal for what could not run,
     too.
     """
-    async with placed(runtime, principal, intent) as (placement, states):
+    async with placed(runtime, principal, intent) as (placement, rates):
         engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
         await engine.cancel(request_id.hex)  # the worker needn't keep its ids
-        return Counted(prepared, placement.route.model, states)
+        return Counted(prepared, placement.route.model, rates | placement.headers)
 
 
 class Tokenized(NamedTuple):
-    """A prompt's tokens, the model's context, and the tenant's buckets after that was asked."""
+    """A prompt's tokens, the model's context, and the answer's headers (see `Counted`)."""
 
     tokens: Tokens
     context: int
-    rate_states: tuple[BucketState, ...]
+    headers: Headers
 
 
 async def tokens_of(
@@ -69,27 +73,26 @@ async def tokens_of(
     async def asked(engine: Engine) -> Tokens:
         return await engine.tokenize(request, special=special, with_texts=with_texts)
 
-    async with placed(runtime, principal, intent) as (placement, states):
+    async with placed(runtime, principal, intent) as (placement, rates):
         engine, tokens = await placement.ask(asked)
-        return Tokenized(tokens, 0 if engine.info is None else engine.info.max_context, states)
+        context = 0 if engine.info is None else engine.info.max_context
+        return Tokenized(tokens, context, rates | placement.headers)
 
 
-async def text_of(
-    runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID
-) -> tuple[str, tuple[BucketState, ...]]:
-    """Return the text of the token ids in the prompt of `intent`; see `count`."""
+async def text_of(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> tuple[str, Headers]:
+    """Return the text of the token ids in the prompt of `intent`, and the answer's headers; see `count`."""
     request = request_of(principal, intent, request_id.hex)
-    async with placed(runtime, principal, intent) as (placement, states):
+    async with placed(runtime, principal, intent) as (placement, rates):
         _, text = await placement.ask(lambda engine: engine.detokenize(request))
-        return text, states
+        return text, rates | placement.headers
 
 
 @asynccontextmanager
 async def placed(
     runtime: Runtime, principal: Principal, intent: Intent
-) -> AsyncIterator[tuple[Placement, tuple[BucketState, ...]]]:
+) -> AsyncIterator[tuple[Placement, dict[str, str]]]:
     """Have a request that won't run placed on a replica, and one request taken of the tenant's rate: yield where it is,
-    and the tenant's buckets.
+    and the headers with the rates. A Refusal raised in the block tells its route.
     """
     if runtime.is_draining:
         raise draining()
@@ -100,6 +103,9 @@ async def placed(
             raise refusal_of_limit(decision)
         placement = await choosing.placed(runtime, principal, intent)
         try:
-            yield placement, decision.states
+            yield placement, dict(rate_headers(decision.states))
+        except Refusal as refusal:
+            refusal.headers |= placement.headers
+            raise
         finally:
             placement.leave()

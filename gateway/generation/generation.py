@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from billing.ids import moment_of
+from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState
 from billing.writer.operations import Release, Settle
 from gateway.concurrency.limiter import ConcurrencyLimiter
@@ -180,6 +181,11 @@ class Generation:
         return self._limits.states
 
     @property
+    def headers(self) -> dict[str, str]:
+        """What its answer tells in headers from the beginning: the tenant's rates, and the route."""
+        return {**dict(rate_headers(self.rate_states)), **self._placement.headers}
+
+    @property
     def not_enforced(self) -> tuple[str, ...]:
         """The wishes of its request that change nothing, those that its engine leaves open last."""
         return tuple(dict.fromkeys((*self.intent.not_enforced, *self._open_wishes)))
@@ -239,6 +245,7 @@ class Generation:
                 break
             patience = None  # what was held is still being given back
         if self._refusal is not None:
+            self._refusal.headers |= self._placement.headers
             raise self._refusal
         self._is_model_told = self.intent.stream
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from typing import TypeVar
+from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
@@ -43,6 +44,11 @@ from routing.types import Price, Route, RouteQuery
 T = TypeVar("T")
 
 MOST_REPLICAS = 3  # tried for one request
+MODEL, TASK = "x-sluice-model", "x-sluice-task"  # headers of answers
+
+_PLAIN = (
+    " !#$&'()*+,/:;<=>?@[]^`{|}"  # ASCII beside letters, digits and "_.-~", without the sign that stands for others
+)
 
 log = structlog.get_logger(__name__)
 
@@ -157,6 +163,11 @@ class Placement:
     def card(self) -> CardPrices | None:
         """The prices of its route, as they were in force when the request came."""
         return self._snapshot.prices.get(self.route.rate_card)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What every answer tells of the route, errors included."""
+        return route_headers(self.route)
 
     def explain(self) -> dict[str, object]:
         """Return the decision as JSON-ready data; of a request that moved with its `attempts`, each with why it failed,
@@ -337,6 +348,12 @@ class Placement:
         if found is None:
             found = self._prefixes[model] = prefix_of(model, self.principal, self.intent)
         return found
+
+
+def route_headers(route: Route) -> dict[str, str]:
+    """Return the headers that tell the model and the task of a route, in ASCII: what isn't stands as in an address."""
+    task = {TASK: quote(route.task, safe=_PLAIN)} if route.task else {}
+    return {MODEL: quote(route.model, safe=_PLAIN), **task}
 
 
 def prefix_of(model: str, principal: Principal, intent: Intent) -> tuple[Digest, ...]:

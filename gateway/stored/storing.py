@@ -10,7 +10,6 @@ import msgspec
 import structlog
 
 from billing.ids import request_id_in
-from billing.limits.types import BucketState
 from gateway.answering.response_events import ResponseEvents
 from gateway.database.threads import DatabaseThreads
 from gateway.delivery.delivery import delivering
@@ -108,9 +107,9 @@ class StoredAnswer:
         self._threads = threads
 
     @property
-    def rate_states(self) -> tuple[BucketState, ...]:
-        """The tenant's buckets after the request was taken from them."""
-        return self._generation.rate_states
+    def headers(self) -> dict[str, str]:
+        """What the answer tells in headers from the beginning."""
+        return self._generation.headers
 
     @property
     def not_enforced(self) -> tuple[str, ...]:

@@ -40,10 +40,10 @@ OF_HTTP = {"content-type", "content-length", "cache-control", "x-accel-buffering
 
 
 @pytest.mark.parametrize("status", [200, 400])
-@pytest.mark.parametrize("endpoint", ["chat/completions", "responses", "embeddings", "tokenize", "rerank"])
+@pytest.mark.parametrize("endpoint", ["chat/completions", "responses", "embeddings", "tokenize", "rerank", "classify"])
 async def test_every_header_of_an_answer_is_documented(document, app, endpoint, status):  # noqa: F811 - a fixture
     operation = document["paths"][f"/v1/{endpoint}"]["post"]
-    model = {"embeddings": "embedder", "rerank": "ranker"}.get(endpoint, "small")
+    model = {"embeddings": "embedder", "rerank": "ranker", "classify": "sorter"}.get(endpoint, "small")
     body = operation["requestBody"]["content"]["application/json"]["example"] | {"model": model}
     body |= {"colour": 1} if status == 400 else {}
     answer = await ask(app, f"/v1/{endpoint}", body)

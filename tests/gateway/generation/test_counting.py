@@ -17,8 +17,7 @@ async def test_a_count_is_what_would_run_and_costs_nothing():
     stand = await make_stand()
     counted = await count(stand.runtime, stand.principal, make_intent(), uuid7())
     assert (counted.prepared.prompt_tokens, counted.model) == (100, "fake")
-    [state] = counted.rate_states
-    assert (state.name, state.remaining) == ("requests", 59)
+    assert (counted.headers["x-ratelimit-remaining-requests"], counted.headers["x-sluice-model"]) == ("59", "fake")
     assert stand.writer.operations == []
     assert stand.engine._prepared == {}  # forgotten at once
     assert stand.places() == 0
