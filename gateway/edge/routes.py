@@ -12,6 +12,7 @@ from django import urls
 from django.urls import URLPattern
 from django.urls.resolvers import RoutePattern
 
+from gateway.edge.compression import compressed
 from gateway.errors.refusal import Refusal
 from gateway.http.asgi import Application, Receive, Scope, Send
 from gateway.services.scopes import Need
@@ -37,11 +38,11 @@ def path(
     pattern: str, application: Any, need: Need | None, name: str = "", error_body: ErrorBody = openai_error
 ) -> URLPattern:
     """The URLs that match `pattern` whole go to an ASGI `application`, as the route `name` (else the path itself), for
-    keys that have what it needs. Raise ValueError for a path of the API without that.
+    keys that have what it needs; its answers may be compressed. Raise ValueError for a path of the API without that.
     """
     if need is None and pattern.startswith("v1/"):
         raise ValueError(f"{pattern}: say which scope of a key it needs")
-    route: URLPattern = urls.path(pattern, _on(Route(name or f"/{pattern}", need, error_body), application))
+    route: URLPattern = urls.path(pattern, _on(Route(name or f"/{pattern}", need, error_body), compressed(application)))
     return route
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 
 import pytest
 from msgspec import structs
@@ -10,6 +12,8 @@ from gateway.generation.placement import route_headers
 from inference.errors import OverloadedError
 from inference.types import EngineFault, Finished, FinishReason, Usage
 from tests.gateway.edge.client import ask
+from tests.gateway.edge.server import sdk, serving, with_runtime
+from tests.gateway.edge.world import KEY
 
 HI = [{"role": "user", "content": "Hi"}]
 CHATS = {
@@ -86,3 +90,59 @@ async def test_names_beyond_ascii_are_written_as_in_addresses(world, app, task, 
     await ask(app, "/v1/completions", {"model": "small", "prompt": "Hi"})
     route = structs.replace(world.generations[0].route, task=task, model="org/big")
     assert route_headers(route) == {"x-sluice-model": "org/big", "x-sluice-task": header}
+
+
+LONG = "long " * 2000
+BIG = {"model": "small", "messages": HI, "max_tokens": 4096}
+
+
+@pytest.fixture
+def long_answers(world):
+    """The model `small` says 10,000 characters."""
+    world.set_options(text=LONG, max_context=1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("accepts", "is_packed"),
+    [
+        ("gzip, deflate, br", True),
+        ("br;q=1.0, GZIP; q=0.5", True),
+        ("*", True),
+        ("", False),
+        ("br", False),
+        ("gzip;q=0", False),
+        ("gzip; q=0.000, *", False),
+        ("*;q=0", False),
+    ],
+)
+async def test_a_large_answer_is_compressed_for_clients_that_take_it(app, long_answers, accepts, is_packed):
+    answer = await ask(app, "/v1/chat/completions", BIG, headers={"accept-encoding": accepts})
+    assert answer.headers.get("content-encoding") == ("gzip" if is_packed else None)
+    assert answer.headers["vary"] == "accept-encoding"
+    assert int(answer.headers["content-length"]) == len(answer.body)
+    body = gzip.decompress(answer.body) if is_packed else answer.body
+    assert json.loads(body)["choices"][0]["message"]["content"] == LONG
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"model": "small", "messages": HI}),
+        ("/v1/chat/completions", BIG | {"stream": True}),
+        ("/v1/chat/completions", BIG | {"model": LONG}),
+    ],
+    ids=["small", "stream", "error"],
+)
+async def test_small_answers_streams_and_errors_are_sent_as_they_are(app, world, path, body):
+    if body.get("stream"):
+        world.set_options(text=LONG, max_context=1 << 20)
+    answer = await ask(app, path, body, headers={"accept-encoding": "gzip"})
+    assert not {"content-encoding", "vary"} & answer.headers.keys()
+    assert answer.body.startswith((b"{", b"data:"))
+
+
+async def test_the_server_sends_what_is_compressed_whole(world, long_answers):
+    async with serving(with_runtime(world.runtime)) as address, sdk(KEY, address) as client:
+        raw = await client.chat.completions.with_raw_response.create(**BIG)
+    assert raw.headers["content-encoding"] == "gzip"
+    assert raw.parse().choices[0].message.content == LONG
