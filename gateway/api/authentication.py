@@ -9,12 +9,12 @@ from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
 from gateway.audit import origin
-from gateway.models import Membership, User
+from gateway.models import APIKey, Membership, User
 from gateway.services.access import KEY, Access, access_of_user
 from gateway.services.admin_keys import ADMIN_PREFIX, find_admin_key
 from gateway.services.keys import find_key, note_use, secret_ends_at
 from gateway.services.networks import is_within, parsed_networks
-from gateway.services.scopes import MANAGEMENT
+from gateway.services.scopes import MANAGEMENT, expanded
 
 TENANT_HEADER = "x-sluice-tenant"
 
@@ -62,18 +62,31 @@ class KeyAuthentication(BaseAuthentication):
             raise PermissionDenied(
                 f"This key may not be used from your address, {address}.", code="address_not_allowed"
             )
+        self.require_scope(key)
+        note_use(key=key)
+        origin.current().key = key
+        return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)
+
+    def require_scope(self, key: APIKey) -> None:
+        """Raise PermissionDenied for a key that doesn't manage, or no more."""
         if MANAGEMENT not in key.scopes:
             raise PermissionDenied("This API key lacks the scope 'management'.", code="insufficient_scope")
         if key.created_by is not None and not key.created_by.is_active:
             message = "Who made this API key was deactivated: it manages nothing. Ask for another one."
             raise PermissionDenied(message, code="insufficient_scope")
-        note_use(key=key)
-        origin.current().key = key
-        return AnonymousUser(), Access(tenant=key.tenant, role=KEY, key=key)
 
     def authenticate_header(self, request: Request) -> str:
         """Return the challenge that makes the refusal a 401."""
         return "Bearer"
+
+
+class AnyKeyAuthentication(KeyAuthentication):
+    """A bearer key that manages, or one that may read what became of its requests, for a view that asks no more."""
+
+    def require_scope(self, key: APIKey) -> None:
+        """Raise PermissionDenied for a key that may do neither."""
+        if "usage.read" not in expanded(key.scopes):
+            super().require_scope(key)
 
 
 class TenantSessionAuthentication(SessionAuthentication):

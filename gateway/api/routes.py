@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from drf_spectacular.utils import extend_schema
@@ -10,14 +11,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.models import Subscription
+from gateway.api.authentication import AnyKeyAuthentication, TenantSessionAuthentication
 from gateway.api.base import TenantView
 from gateway.api.parsers import KnownFields
 from gateway.errors.refusal import Refusal
 from gateway.generation.dry_run import Wanted, dry_run
+from gateway.models import APIKey
 from gateway.runtime.live import live_of
+from gateway.services.scopes import MANAGEMENT, SENDS, expanded
 from routing.types import OUTCOMES, SOURCES, STEPS
 
-_KEY = "What its API key is for; none: all models of the plan."
+_KEY = "What its API key is for, at most what the caller's own is; none: that, or all models of the plan."
 _CONVERSATION = "The model that its conversation has; empty: it begins one."
 _TEXT = "What is asked: compared with the rules' examples, and stored nowhere."
 
@@ -84,8 +88,9 @@ class DecisionSerializer(serializers.Serializer[Any]):
 
 
 class RouteExplainView(TenantView):
-    """Routing without running."""
+    """Routing without running: tells a key no more than the usage of a request tells that it may send."""
 
+    authentication_classes = [AnyKeyAuthentication, TenantSessionAuthentication]
     writes = "read"
     serializer_class = QuerySerializer
 
@@ -96,13 +101,27 @@ class RouteExplainView(TenantView):
         responses={200: DecisionSerializer},
     )
     def post(self, request: Request) -> Response:
-        """Return where such a request would go now, why, and what would be passed over."""
+        """Return where such a request would go now, why, and what would be passed over. An inference key needs
+        the scope `usage.read` and one of those that send such a request.
+        """
         wanted = QuerySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
+        asked = Wanted(**wanted.validated_data)
+        if (key := self.access.key) is not None and MANAGEMENT not in key.scopes:
+            asked = _as_sent_by(key, asked)
         active = Subscription.objects.filter(tenant=self.tenant, state=Subscription.State.ACTIVE)
         subscription = active.select_related("version__plan").first()
         if subscription is None:
             raise Refusal(403, "no_subscription", "This tenant has no active subscription.")
         live = live_of(request._request)  # noqa: SLF001 - DRF's documented way to Django's request
-        decision = dry_run(live, subscription.version, Wanted(**wanted.validated_data), self.tenant.id)
+        decision = dry_run(live, subscription.version, asked, self.tenant.id)
         return Response(DecisionSerializer(decision.explain()).data)
+
+
+def _as_sent_by(key: APIKey, wanted: Wanted) -> Wanted:
+    """Return the request as an inference key sends it; raise the Refusal of one that it can't."""
+    if not SENDS[wanted.kind] & expanded(key.scopes):
+        raise Refusal(403, "insufficient_scope", f"This key sends no requests of the kind '{wanted.kind}'.")
+    if key.allowed_models and not set(wanted.models) <= set(key.allowed_models):
+        raise Refusal(400, "invalid_value", "This key isn't for all of these models.", param="models")
+    return replace(wanted, models=wanted.models or key.allowed_models)

@@ -5,7 +5,13 @@ from __future__ import annotations
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.openapi import AutoSchema
 
-from gateway.api.authentication import AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication
+from gateway.api.authentication import (
+    AdminKeyAuthentication,
+    AnyKeyAuthentication,
+    KeyAuthentication,
+    TenantSessionAuthentication,
+)
+from gateway.api.data_plane import SECURITY
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
@@ -17,6 +23,17 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
         """Return the scheme's object."""
         return {"type": "http", "scheme": "bearer", "description": "An API key with the scope `management`."}
+
+
+class AnyKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
+    """How the schema describes a key that need not manage."""
+
+    target_class = AnyKeyAuthentication
+    name = SECURITY
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+        """Return the scheme's object, which the data plane's part describes."""
+        return {}
 
 
 class AdminKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped

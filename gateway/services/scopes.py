@@ -62,6 +62,14 @@ INFERENCE = {
 SCOPES = (ALL, READ_ONLY, *INFERENCE, MANAGEMENT)
 """Every scope that a key may be given."""
 
+SENDS = {
+    "chat": frozenset({"chat", "completions", "messages", "responses.write"}),
+    "embedding": frozenset({"embeddings"}),
+    "score": frozenset({"ranking"}),
+    "classification": frozenset({"classification"}),
+}
+"""Of which one a key needs to send a request of a kind."""
+
 _STANDS_FOR = {
     ALL: frozenset({READ_ONLY, *INFERENCE}),
     READ_ONLY: frozenset(scope for scope in INFERENCE if scope.endswith(".read")),

@@ -11,6 +11,7 @@ from billing.models import CreditGrant, UsageRollup, Wallet
 from billing.services import credits as credit_services
 from gateway.models import AdminAPIKey, APIKey, AuditEvent, Membership, Project
 from gateway.services import keys, members
+from gateway.services.restrictions import Restrictions
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
 from tests.gateway.conftest import PASSWORD
 from tests.gateway.post import sent_mail
@@ -443,3 +444,46 @@ def test_route_explain_says_where_and_why(acme):
     assert led(conversation=name) == led(models=[name, "none"]) == name
     assert led(models=["none"]) == led(models=[name], model="sluice-desk") == "model_not_allowed"
     assert led(conversation=name, models=["sluice-desk"]) == "sluice-desk"
+
+
+def test_an_inference_key_explains_what_it_could_send(acme, other):
+    models = (
+        ("smollm2-135m-instruct", "chat", None),
+        ("own", "chat", other.tenant),
+        ("sluice-desk", "embedding", None),
+    )
+    for name, kind, tenant in models:
+        model = PublicModel.objects.create(name=name, kinds=[kind], context_length=100, rate_card="x", tenant=tenant)
+        Deployment.objects.create(name=f"{name}-1", model=model, backend="fake")
+
+    def explained(scopes, own=(), **wanted):
+        restricted = Restrictions(allowed_models=tuple(own))
+        _, secret = keys.create_key(
+            tenant=acme.tenant, project=acme.project, name="i", scopes=scopes, restrictions=restricted
+        )
+        answer = call({"authorization": f"Bearer {secret}"}, "post", "routes/explain/", wanted)
+        return answer.json()["model"] if answer.status_code == 200 else answer.json()["error"]["code"]
+
+    assert explained(["inference"], model="smollm2-135m-instruct") == "smollm2-135m-instruct"
+    assert explained(["chat", "usage.read"], model="smollm2-135m-instruct") == "smollm2-135m-instruct"
+    assert explained(["inference"], model="own") == "model_not_found"
+    # Neither where a request went, which it can't ask for, nor one that it can't send.
+    assert explained(["chat"], model="smollm2-135m-instruct") == "insufficient_scope"
+    assert explained(["inference.read"], model="smollm2-135m-instruct") == "insufficient_scope"
+    assert explained(["embeddings", "usage.read"], model="smollm2-135m-instruct") == "insufficient_scope"
+    assert explained(["embeddings", "usage.read"], model="sluice-desk", kind="embedding") == "sluice-desk"
+    # Its own models bind it.
+    assert explained(["inference"], ["sluice-desk"], model="smollm2-135m-instruct") == "model_not_allowed"
+    assert (
+        explained(["inference"], ["sluice-desk"], model="smollm2-135m-instruct", models=["smollm2-135m-instruct"])
+        == "invalid_value"
+    )
+    assert (
+        explained(
+            ["inference"],
+            ["smollm2-135m-instruct", "sluice-desk"],
+            model="smollm2-135m-instruct",
+            models=["sluice-desk"],
+        )
+        == "model_not_allowed"
+    )
