@@ -19,29 +19,11 @@ import math
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 
 from inference.core.output import Output
 from inference.core.sequence import gap_percentiles
 from inference.text.prepare import Prompt
-from inference.types import Finished, FinishReason, PositionLogprobs, SamplingParams, Told, Usage
-
-WORST_FIRST = (
-    FinishReason.ERROR,
-    FinishReason.CANCELLED,
-    FinishReason.ALLOWANCE,
-    FinishReason.LENGTH,
-    FinishReason.STOP,
-)
-
-
-def seed_of(seed: int, index: int) -> int:
-    """Return the seed of answer `index` to a request of `seed`, in 64 bits: the first one's is the request's own.
-
-    The others' are hashed, so that two requests of neighbouring seeds have no answer in common.
-    """
-    seed %= 2**64
-    return int.from_bytes(blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()) if index else seed
+from inference.types import WORST_FIRST, Finished, FinishReason, PositionLogprobs, SamplingParams, Told, Usage
 
 
 @dataclass(slots=True)

@@ -46,7 +46,6 @@ from inference.execution.adapter_room import Bounds
 from inference.execution.backend import LoadedModel
 from inference.guidance.grammars import Grammars
 from inference.local import schedulers
-from inference.local.choices import seed_of
 from inference.local.held_adapters import HeldAdapters
 from inference.local.siblings import Siblings
 from inference.local.stepping import Stepper
@@ -63,6 +62,7 @@ from inference.types import (
     Kind,
     SamplingParams,
     Tokens,
+    seed_of,
 )
 
 

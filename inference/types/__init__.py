@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from inference.types.events import (
     ANSWER_NOT_GUIDED,
+    WORST_FIRST,
     CallPiece,
     Delta,
     EngineFault,
@@ -43,6 +44,7 @@ from inference.types.sampling import (
     Guidance,
     GuidanceKind,
     SamplingParams,
+    seed_of,
 )
 
 __all__ = [
@@ -50,6 +52,7 @@ __all__ = [
     "BOUNDS",
     "LOADING",
     "MAX_GUIDANCE_CHARACTERS",
+    "WORST_FIRST",
     "Asked",
     "CallPiece",
     "Delta",
@@ -81,4 +84,5 @@ __all__ = [
     "Usage",
     "Vector",
     "Work",
+    "seed_of",
 ]

@@ -18,6 +18,16 @@ class FinishReason(StrEnum):
     ERROR = "error"  # this row failed, or its worker was lost; `Finished.error` says which
 
 
+WORST_FIRST = (
+    FinishReason.ERROR,
+    FinishReason.CANCELLED,
+    FinishReason.ALLOWANCE,
+    FinishReason.LENGTH,
+    FinishReason.STOP,
+)
+"""Of several answers' reasons the first of these is their request's."""
+
+
 @value
 class Usage:
     """Numbers of tokens by disjoint class; 0 means none, never unknown.

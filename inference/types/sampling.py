@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any
 
 from inference.values import value
@@ -61,6 +62,15 @@ class Guidance:
         left_out = dict.fromkeys((*self.without, *keywords))
         at = self.schema_at or self.param
         return tuple(f"{at}.{keyword}" if keyword else at for keyword in left_out)
+
+
+def seed_of(seed: int, index: int) -> int:
+    """Return the seed of answer `index` to a request of `seed`, in 64 bits: the first one's is the request's own.
+
+    The others' are hashed, so that two requests of neighbouring seeds have no answer in common.
+    """
+    seed %= 2**64
+    return int.from_bytes(blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()) if index else seed
 
 
 @value

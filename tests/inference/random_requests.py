@@ -12,7 +12,6 @@ from inference.core.grammar import Grammar
 from inference.core.output import Output
 from inference.guidance.grammars import Grammars
 from inference.guidance.thinking import ThinkingGrammar, Thought
-from inference.local.choices import seed_of
 from inference.local.engine import LocalEngine
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
 from inference.text.prepare import Prompt
@@ -24,6 +23,7 @@ from inference.types import (
     GuidanceKind,
     PositionLogprobs,
     SamplingParams,
+    seed_of,
 )
 
 

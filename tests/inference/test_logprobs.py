@@ -12,9 +12,8 @@ import torch
 from inference.architectures.load import load_model
 from inference.config import EngineConfig
 from inference.execution.backend import LoadedModel
-from inference.local.choices import seed_of
 from inference.text.prepare import Prompt
-from inference.types import GenerationRequest, PositionLogprobs, SamplingParams, TokenLogprob
+from inference.types import GenerationRequest, PositionLogprobs, SamplingParams, TokenLogprob, seed_of
 from tests.inference.drive import Drive, reference_model
 from tests.inference.tiny import save_tiny
 

@@ -16,10 +16,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
+from inference.clients.remote.answers import RemoteAnswers, each_of
 from inference.clients.remote.dialects import DIALECTS
 from inference.clients.remote.dialects.base import salt_of
 from inference.clients.remote.faults import AskError
@@ -75,7 +79,7 @@ class RemoteEngine:
         self._headers = {"authorization": f"Bearer {spec.credential}"} if spec.credential else {}
         self._probe = Probe(spec.deployment, self._dialect, self._options, self._ask)
         self._prepared: OrderedDict[str, tuple[float, int, int]] = OrderedDict()  # when, likely and least size
-        self._runs: dict[str, RemoteRun] = {}
+        self._runs: dict[str, RemoteRun | RemoteAnswers] = {}
         self._ended: OrderedDict[str, Evidence] = OrderedDict()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -94,7 +98,8 @@ class RemoteEngine:
         count = await self._count(request)
         most = self._most_output(request, count, info)
         wishes = self._dialect.open_wishes(request.sampling)
-        prepared = Prepared(request, count.tokens, most, exact=count.is_exact, not_enforced=wishes)
+        answers = request.sampling.n  # each of which computes the prompt
+        prepared = Prepared(request, answers * count.tokens, answers * most, exact=count.is_exact, not_enforced=wishes)
         now = time.monotonic()
         while self._prepared and next(iter(self._prepared.values()))[0] < now - PREPARED_SECONDS:
             self._prepared.popitem(last=False)
@@ -126,23 +131,30 @@ class RemoteEngine:
         request = prepared.request
         likely, least = self._admit(request.id)
         is_shared = self._options.shared_prefixes or not self._options.salt_key
-        run = RemoteRun(
-            prepared,
-            allowance,
+        single = partial(
+            RemoteRun,
             likely_prompt=likely,
             least_prompt=least,
             pool=self._pool,
             dialect=self._dialect,
-            options=self._options,
             headers=self._headers,
             salt="" if is_shared else salt_of(request.domain, self._options.salt_key),
         )
+        run: RemoteRun | RemoteAnswers
+        if request.sampling.n == 1:
+            run = single(prepared, allowance, options=self._options)
+        else:
+            # The first waits for a place as a request does; the others only for those of what is answered already.
+            patient = replace(self._options, queue_seconds=self._options.first_seconds + self._options.queue_seconds)
+            each = each_of(prepared, min(allowance, prepared.max_output))
+            options = chain([self._options], repeat(patient))
+            run = RemoteAnswers([single(*one, options=given) for one, given in zip(each, options, strict=False)])
         self._runs[request.id] = run
         self._idle.clear()
         end: Finished | None = None
         has_run = True
         try:
-            events: AsyncGenerator[Event, None] = run.chat() if request.kind is Kind.CHAT else run.embed()
+            events = run.embed() if isinstance(run, RemoteRun) and request.kind is not Kind.CHAT else run.chat()
             async with aclosing(events):
                 async for event in events:
                     if isinstance(event, Finished):
@@ -229,14 +241,14 @@ class RemoteEngine:
             raise DrainingError("The engine is about to be closed.")
         return likely, least
 
-    def _heed(self, run: RemoteRun, end: Finished, kind: Kind) -> None:
+    def _heed(self, run: RemoteRun | RemoteAnswers, end: Finished, kind: Kind) -> None:
         """Have the probe note what an end shows of the server."""
         if kind is Kind.CHAT:
             self._probe.note_end(end, tells_cached=run.tells_cached)
         if end.error is not None:
             self._look_soon(run, end.error)
 
-    def _look_soon(self, run: RemoteRun, failure: EngineError | EngineFault) -> None:
+    def _look_soon(self, run: RemoteRun | RemoteAnswers, failure: EngineError | EngineFault) -> None:
         """Have the probe look at the server, unless the request itself was at fault, or was refused here."""
         if run.has_place and not isinstance(failure, InvalidRequestError):
             self._probe.look_soon(is_doubted=failure.code != OverloadedError.code)  # what is only busy is what it was

@@ -105,6 +105,7 @@ class RemoteRun:
         self._events = EventReader()
         self._calls = Calls()
         self._tells_tokens = request.sampling.logprobs is not None
+        self._echoed = str(request.prompt) if request.sampling.echo else ""
         self._guided: list[str] = []  # the text of an answer that is to be held to something
         self._garbage: GarbageError | None = None  # what followed the last events
         self._is_cancelled = False
@@ -175,6 +176,8 @@ class RemoteRun:
                             self._guided.append(event.text)
                         is_over = isinstance(event, Finished)
                         yield event
+                        if isinstance(event, Started) and self._echoed:
+                            yield Delta(self._echoed, self.usage)
             finally:
                 self._leave(connection, is_read=self._events.is_ended)
         finally:

@@ -101,6 +101,44 @@ async def test_an_answer_is_charged_as_the_server_counted_it(stand):
         assert whole.json()["choices"][0]["message"]["content"] == "a b c d e f"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_several_answers_have_one_hold_and_each_ones_prompt_is_charged(stand, stream):
+    async with stand(cached=3, stall_at=3) as at:
+        exchange = at.chat(n=2, max_tokens=50, stream=stream, **({"stream_options": USAGE} if stream else {}))
+        await at.upstream.until(lambda: len(at.upstream.running) == 2)
+        [hold] = await in_database(lambda: list(Hold.objects.all()))
+        assert hold.amount == 2 * (10 * 10 + 50 * 40)
+        at.upstream.released.set()
+        answer = await exchange.finished()
+        if stream:
+            chunks = [data for _, data in answer.events() if data != "[DONE]"]
+            pieces = [(each["index"], each["delta"].get("content", "")) for one in chunks for each in one["choices"]]
+            texts = ["".join(text for index, text in pieces if index == number) for number in range(2)]
+            usage = chunks[-1]["usage"]
+        else:
+            texts = [choice["message"]["content"] for choice in answer.json()["choices"]]
+            usage = answer.json()["usage"]
+        assert texts == ["a b c d e f"] * 2
+        assert (usage["prompt_tokens"], usage["completion_tokens"]) == (20, 12)
+        charged, [row] = await at.books(1)
+        assert (row.input_tokens, row.cache_read_tokens, row.output_tokens, row.exact) == (14, 6, 12, True)
+        assert charged == 2 * (7 * 10 + 3 * 1 + 6 * 40)
+
+
+async def test_a_client_that_leaves_stops_all_answers_and_pays_for_what_it_got(stand):
+    async with stand(stall_at=4, cached=9) as at:
+        exchange = at.chat(n=2, stream=True)
+        await at.upstream.until(lambda: len(at.upstream.running) == 2)
+        async with exchange.changed:
+            await exchange.changed.wait_for(lambda: exchange.answer.body.count(b' c"') == 2)
+        exchange.leave()
+        await exchange.finished()
+        await at.upstream.until(lambda: len(at.upstream.aborted) == 2)
+        charged, [row] = await at.books(1)
+        assert (row.input_tokens, row.output_tokens, row.finish, row.exact) == (20, 6, "cancelled", False)
+        assert charged == 2 * (10 * 10 + 3 * 40)
+
+
 async def test_all_that_may_be_used_is_held_at_once(stand):
     async with stand(stall_at=3) as at:
         exchange = at.chat(max_tokens=50, stream=True)
@@ -140,6 +178,7 @@ async def test_the_operators_limit_bounds_an_answer(stand):
         assert answer.json()["usage"]["completion_tokens"] == 5
 
 
+USAGE = {"include_usage": True}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object", "required": ["a"]}}}
 
 

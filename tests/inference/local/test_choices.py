@@ -15,7 +15,7 @@ from inference.core.output import Output
 from inference.core.step import RowResult, StepPlan, StepResult
 from inference.errors import InvalidRequestError, OverloadedError
 from inference.execution.backend import LoadedModel, Pending
-from inference.local.choices import Choices, seed_of
+from inference.local.choices import Choices
 from inference.local.engine import LocalEngine
 from inference.text.answer import Markers, Parsing
 from inference.text.byte_tokenizer import ByteTokenizer
@@ -30,6 +30,7 @@ from inference.types import (
     SamplingParams,
     TokenLogprob,
     Usage,
+    seed_of,
 )
 from tests.inference.core.driving import Memory, next_token
 

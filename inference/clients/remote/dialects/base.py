@@ -84,10 +84,9 @@ class Dialect:
             "repetition_penalty": sampling.repetition_penalty != 1,
             "logit_bias": bool(sampling.logit_bias),
             "allowed_token_ids": bool(sampling.allowed_token_ids),
-            "n": sampling.answers > 1,
+            "best_of": sampling.answers > sampling.n,
             "logprobs": sampling.logprobs is not None,
             "prompt_logprobs": sampling.prompt_logprobs is not None,
-            "echo": sampling.echo,
             sampling.thinking_param: sampling.demands_thought,
         }
         for name, is_wanted in wanted.items():
@@ -112,9 +111,12 @@ class Dialect:
         return () if is_told else (sampling.thinking_param,)
 
     def check_prompt(self, request: GenerationRequest) -> None:
-        """Raise `InvalidRequestError` for what this server doesn't do with a raw prompt, and for values of the chat
-        template that it doesn't take.
+        """Raise `InvalidRequestError` for what this server doesn't do with a raw prompt, for values of the chat
+        template that it doesn't take, and for a message to go on with where it can't.
         """
+        if request.sampling.echo and not isinstance(request.prompt, str):
+            message = "'echo' is not supported by the engine of this model for prompts of token ids."
+            raise InvalidRequestError(message, code="unsupported_parameter", param="echo")
         if not self.takes_values:
             for name, value in request.template_values:
                 if name != "enable_thinking" or value is not False:  # whose thinking nobody asks for needs no word

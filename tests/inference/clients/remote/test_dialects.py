@@ -612,7 +612,7 @@ async def test_log_probabilities_come_with_their_tokens(remote, dialect, most):
 
 
 @pytest.mark.parametrize("dialect", ALL)
-@pytest.mark.parametrize("field", [{"n": 2}, {"prompt_logprobs": 0}, {"echo": True}])
+@pytest.mark.parametrize("field", [{"best_of": 2}, {"prompt_logprobs": 0}])
 async def test_what_no_foreign_server_is_asked_for_is_named(remote, dialect, field):
     engine, _ = await remote(dialect)
     with pytest.raises(InvalidRequestError) as caught:
