@@ -26,7 +26,7 @@ from inference.types import (
     Usage,
 )
 
-VERSION = 24  # a peer of another one is refused: raise it with every change of what is sent
+VERSION = 25  # a peer of another one is refused: raise it with every change of what is sent
 UNNUMBERED = 0
 MAX_FRAME_BYTES = 32 * 1024 * 1024  # of a gateway's; ZeroMQ closes the connection on a larger one
 MAX_ANSWER_BYTES = 64 * 1024 * 1024

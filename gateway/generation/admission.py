@@ -137,5 +137,6 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
         queries=intent.queries,
         labels=intent.labels,
         truncate=intent.truncate,
+        continues=intent.continues,
         sampling=intent.sampling,
     )

@@ -47,6 +47,7 @@ class Intent(msgspec.Struct, frozen=True, dict=True):
     end_user: str | None = None
     priority: int = 0
     tier: Tier = Tier.DEFAULT
+    continues: str = ""  # the field by which the client asks that the last message, the assistant's, is gone on with
     not_enforced: tuple[str, ...] = ()  # wishes that change nothing, as the client calls their fields
     stream: bool = False  # the client reads pieces as they are made; else it gets all or nothing
 

@@ -161,6 +161,7 @@ def _check(intent: Intent) -> None:
         "tools": (intent.tools is not None and bool(intent.tools.callable))
         or any(message.has_tools for message in intent.messages),
         "chat_template_kwargs": bool(intent.template_values),
+        intent.continues: bool(intent.continues),
         "n": sampling.n > 1,
         "best_of": sampling.answers > 1,
         "logprobs": sampling.logprobs is not None,

@@ -23,6 +23,8 @@ from gateway.wire.common import (
     StreamOptions,
     Verbosity,
     check_model,
+    continuing,
+    is_continued,
     task_of,
 )
 from gateway.wire.decode import invalid, unsupported
@@ -195,6 +197,8 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     tool_choice: ChatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Annotated[Effort | None, Tried()] = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
 
     audio: Annotated[Anything, Only()] = UNSET
     function_call: Annotated[Anything, Only("none", "auto", why="its successor is 'tool_choice'")] = UNSET
@@ -203,10 +207,8 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
     moderation: Annotated[Anything, Only()] = UNSET
     prediction: Annotated[Anything, Wish()] = UNSET  # makes answers faster elsewhere, and no other ones
     store: Annotated[Anything, Only(False)] = UNSET
-    add_generation_prompt: Annotated[Anything, Only(True)] = UNSET
     add_special_tokens: Annotated[Anything, Only(False)] = UNSET
     chat_template: Annotated[Anything, Only()] = UNSET
-    continue_final_message: Annotated[Anything, Only(False)] = UNSET
     documents: Annotated[Anything, Only([])] = UNSET
     echo: Annotated[Anything, Only(False)] = UNSET
     web_search_options: Annotated[Anything, Only(why=HOSTED)] = UNSET
@@ -232,7 +234,7 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "'stream_options' is only allowed when 'stream' is true.")
         messages = tuple(turn.message(reading, f"messages[{index}]") for index, turn in enumerate(self.messages))
-        return Intent(
+        intent = Intent(
             endpoint="chat.completions",
             kind=Kind.CHAT,
             model=self.model,
@@ -257,6 +259,8 @@ class ChatRequest(ChoiceSampling, kw_only=True, forbid_unknown_fields=True):
             tier=self.tier,
             stream=bool(self.stream),
         )
+        is_begun = is_continued(self.continue_final_message, self.add_generation_prompt)
+        return continuing(intent, "continue_final_message") if is_begun else intent
 
     def _logprobs(self) -> int | None:
         if not self.logprobs:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.generation.intent import Tier
+from gateway.generation.intent import Intent, Tier
 from gateway.wire.decode import invalid
 from gateway.wire.demands import Anything, Only, Wish
 from gateway.wire.guidance import StructuredOutputs
 from gateway.wire.limits import MAX_CHOICES, MAX_LOGPROBS, MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
+from inference.messages import ToolCall
+from inference.tools import ToolMode
 from inference.types import Asked, Guidance, SamplingParams
 
 SCHEMAS = "#/components/schemas/{name}"  # where the OpenAPI document has a struct
@@ -203,6 +206,46 @@ class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     include_usage: bool | None = None
     include_obfuscation: Annotated[Anything, Wish(False)] = UNSET
     continuous_usage_stats: bool | None = None  # whether each chunk of the answer has the usage so far
+
+
+def is_continued(continues: bool | None, adds_header: bool | None) -> bool:
+    """Whether the last message is gone on with, by vLLM's fields `continue_final_message` and `add_generation_prompt`;
+    refuses those that contradict each other.
+    """
+    if adds_header is not None and adds_header is bool(continues):
+        text = "'add_generation_prompt' is the opposite of 'continue_final_message': leave it out."
+        raise invalid("add_generation_prompt", text)
+    return bool(continues)
+
+
+def continuing(intent: Intent, at: str) -> Intent:
+    """Return `intent`, whose answer goes on with the last message, the assistant's, as the field `at` asks; refuses
+    what only a whole answer can have.
+
+    It is begun behind any thought, so a wish for one changes nothing.
+    """
+    last, sampling = intent.messages[-1], intent.sampling
+    if last.role != "assistant":
+        raise invalid(at, f"'{at}': the last message has to be the assistant's.")
+    if any(isinstance(part, ToolCall) for part in last.parts) or not any(isinstance(part, str) for part in last.parts):
+        raise invalid(at, f"'{at}': only a message of text is gone on with, which calls no functions.")
+    whole = {
+        "tool_choice": intent.tools is not None and intent.tools.mode is ToolMode.REQUIRED,
+        sampling.thinking_param: sampling.demands_thought,
+        **({} if sampling.guidance is None else {sampling.guidance.param: True}),
+    }
+    for name, is_wanted in whole.items():
+        if is_wanted:
+            raise invalid(
+                name, f"'{name}' is about a whole answer, and '{at}' goes on with one: leave one of them out."
+            )
+    wishes = (sampling.thinking_param,) if sampling.wishes_thought else ()
+    return msgspec.structs.replace(
+        intent,
+        continues=at,
+        sampling=replace(sampling, thinking_tokens=0, thinking_asked=Asked.NOT, effort=""),
+        not_enforced=tuple(dict.fromkeys((*intent.not_enforced, *wishes))),
+    )
 
 
 def task_of(metadata: Mapping[str, str] | None, header: str | None) -> str | None:

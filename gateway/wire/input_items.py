@@ -23,6 +23,7 @@ ItemId = Annotated[str, Meta(max_length=128)]
 class _Head(msgspec.Struct):
     type: str | None = None
     role: str | None = None
+    status: str | None = None
 
 
 class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -116,6 +117,13 @@ def messages_of(items: Sequence[msgspec.Raw], reading: Reading) -> tuple[Message
                 why = "only messages, function calls, their outputs and reasoning are taken"
                 raise unsupported(f"{at}.type", why)
     return tuple(messages)
+
+
+def unfinished_of(items: Sequence[msgspec.Raw]) -> str:
+    """Return the field that says that the last item is a message which the assistant hasn't ended; "" without one."""
+    head = decode(_Head, items[-1], at=f"input[{len(items) - 1}]") if items else _Head()
+    is_begun = head.role == "assistant" and head.status in {"in_progress", "incomplete"}
+    return f"input[{len(items) - 1}].status" if is_begun else ""
 
 
 def _message(item: msgspec.Raw, head: _Head, reading: Reading, at: str) -> Message:

@@ -21,9 +21,10 @@ from gateway.wire.common import (
     StopText,
     ThinkingTokens,
     check_model,
+    continuing,
     task_of,
 )
-from gateway.wire.decode import invalid, unsupported
+from gateway.wire.decode import invalid
 from gateway.wire.demands import Anything, Only, Tried, Wish
 from gateway.wire.guidance import JSONSchema
 from gateway.wire.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOKEN_ID
@@ -113,11 +114,8 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
         if self.output_config is not None and self.output_config.effort and not self._has_effort:
             reading.wish("output_config.effort")
         check_model(self.model)
-        if self.messages[-1].__struct_config__.tag == "assistant":
-            at = f"messages[{len(self.messages) - 1}].role"
-            raise unsupported(at, "an answer isn't begun for the model: the last message has to be the user's")
         system = (system_message(self.system, reading, "system"),) if self.system else ()
-        return Intent(
+        intent = Intent(
             endpoint="messages",
             kind=Kind.CHAT,
             model=self.model,
@@ -129,6 +127,8 @@ class CountTokensRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tru
             task=task,
             **{"sampling": self._sampling(None, Sampling()), **more},
         )
+        is_begun = self.messages[-1].__struct_config__.tag == "assistant"
+        return continuing(intent, f"messages[{len(self.messages) - 1}]") if is_begun else intent
 
     def _sampling(self, max_tokens: int | None, sampling: Sampling) -> SamplingParams:
         """Return the engine's sampling of these fields and those of `sampling`."""

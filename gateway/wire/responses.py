@@ -25,12 +25,13 @@ from gateway.wire.common import (
     Verbosity,
     any_of,
     check_model,
+    continuing,
     task_of,
 )
 from gateway.wire.decode import invalid, unsupported
 from gateway.wire.demands import Anything, Fields, Only, Tried, Unread, Wish
 from gateway.wire.guidance import ResponseFormats, guidance_of
-from gateway.wire.input_items import ITEMS, messages_of
+from gateway.wire.input_items import ITEMS, messages_of, unfinished_of
 from gateway.wire.limits import MAX_MESSAGES
 from gateway.wire.parts import Reading
 from gateway.wire.tools import ResponseTool, ResponseToolChoice, ToolList, tools_of
@@ -135,7 +136,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
         instructions = (Message("system", (self.instructions,)),) if self.instructions else ()
         if len(earlier) + len(turns) > MAX_MESSAGES:
             raise invalid("input", f"The conversation has more than {MAX_MESSAGES} messages.")
-        return Intent(
+        intent = Intent(
             endpoint="responses",
             kind=Kind.CHAT,
             model=self.model,
@@ -157,6 +158,8 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             tier=self.tier,
             stream=self.is_streamed,
         )
+        begun = "" if isinstance(self.input, str) else unfinished_of(self.input)
+        return continuing(intent, begun) if begun else intent
 
     @property
     def text_format(self) -> ResponseFormats | None:

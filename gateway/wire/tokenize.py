@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta
 
 from gateway.generation.intent import Intent
 from gateway.wire.chat import Turn
-from gateway.wire.common import ModelName, check_model
+from gateway.wire.common import ModelName, check_model, continuing, is_continued
 from gateway.wire.decode import invalid
 from gateway.wire.demands import Anything, Only
 from gateway.wire.limits import MAX_MESSAGES, MAX_PROMPT_TOKENS, MAX_TOKEN_ID
@@ -29,9 +29,9 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     chat_template_kwargs: TemplateValues | None = None
     add_special_tokens: bool | None = None  # before a raw prompt; if left out they are
     return_token_strs: bool | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
 
-    add_generation_prompt: Annotated[Anything, Only(True)] = UNSET
-    continue_final_message: Annotated[Anything, Only(False)] = UNSET
     chat_template: Annotated[Anything, Only()] = UNSET
     mm_processor_kwargs: Annotated[Anything, Only({})] = UNSET
 
@@ -42,7 +42,10 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         check_model(self.model)
         if (self.prompt is None) == (self.messages is None):
             raise invalid("prompt", "Send either 'prompt' or 'messages'.")
+        is_begun = is_continued(self.continue_final_message, self.add_generation_prompt)
         if self.prompt is not None:
+            if is_begun:
+                raise invalid("continue_final_message", "'continue_final_message' belongs to 'messages'.")
             if self.tools is not None:
                 raise invalid("tools", "'tools' belong to 'messages'.")
             if self.chat_template_kwargs:
@@ -51,7 +54,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         if self.add_special_tokens:
             raise invalid("add_special_tokens", "The chat template of 'messages' adds them: leave the field out.")
         turns = self.messages or ()
-        return Intent(
+        intent = Intent(
             endpoint="tokenize",
             kind=Kind.CHAT,
             model=self.model,
@@ -62,6 +65,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             images=reading.images,
             image_at=reading.image_at,
         )
+        return continuing(intent, "continue_final_message") if is_begun else intent
 
 
 class DetokenizeRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -39,6 +39,8 @@ class ByteTokenizer:
             pairs = [(message.role, "\n".join(message.texts)) for message in messages]
         for role, text in pairs:
             ids += [START_OF_TURN, *role.encode(), 10, *text.encode(), END_OF_TURN]
+        if rendering.continues:
+            return ids[:-1]
         return [*ids, START_OF_TURN, *b"assistant\n"]
 
     def raw(self, text: str, *, special: bool = True) -> list[int]:

@@ -90,6 +90,7 @@ class Chats:
             writes=None if self.has_place else self.calls,
             thinks=request.sampling.thinking_tokens != 0,
             values=request.template_values,
+            continues=request.continues,
         )
 
     def open_wishes(self, request: GenerationRequest) -> tuple[str, ...]:
@@ -136,7 +137,8 @@ class Chats:
         functions = tools.callable if tools is not None else ()
         if request.prompt is not None or not (functions or self.markers):
             return None
-        thinks = self.markers is not None and ending.rstrip().endswith(self.markers.begin)
+        is_begun = bool(request.continues)  # with text, whatever stands in that
+        thinks = self.markers is not None and not is_begun and ending.rstrip().endswith(self.markers.begin)
         silent = self.calls.silent if self.calls is not None else ()
         if tools is None or not functions:
             return Parsing(self.markers, thinks, silent=silent)

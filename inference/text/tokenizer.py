@@ -41,7 +41,8 @@ class Tokenizer(Protocol):
         ...
 
     def prompt(self, messages: Sequence[Message], rendering: Rendering = PLAIN) -> list[int]:
-        """Return the ids of a conversation in the model's chat template, with the header of the assistant's answer.
+        """Return the ids of a conversation in the model's chat template, with the header of the assistant's answer, or
+        up to where its last message breaks off.
 
         No content produces a control token. Raise `InvalidRequestError` when the template refuses the messages.
         """
@@ -162,11 +163,12 @@ class FolderTokenizer:
         turns, values = rendered(messages, rendering, note), values_of(rendering, note)
         control = self._control
         if control is None or not any(map(control.search, texts)):
-            return self._ids(self._render(*turns, values))
+            end = _unused_marks("".join(texts), 1)[0] if rendering.continues else ""
+            return self._ids(self._render(*turns, values, rendering.continues, end))
         # A text holds a control token's text. Such texts are replaced by marks, which the template leaves as they
         # are, and the rendered prompt is encoded piece by piece around them. Only in this case, because encoding each
         # text on its own would change how ordinary text is tokenised.
-        left, right = _unused_marks("".join(texts))
+        left, right, end = (*_unused_marks("".join(texts), 2 + bool(rendering.continues)), "")[:3]
         found: list[str] = []
 
         def mark(match: re.Match[str]) -> str:
@@ -176,7 +178,8 @@ class FolderTokenizer:
         def marked(text: str) -> str:
             return control.sub(mark, text)
 
-        text = self._render(*rendered(messages, rendering, marked), values_of(rendering, marked))
+        turns, values = rendered(messages, rendering, marked), values_of(rendering, marked)
+        text = self._render(*turns, values, rendering.continues, end)
         pieces = re.split(f"{left}(\\d+){right}", text)
         between = iter(self._all_ids([piece for piece in pieces[::2] if piece]))
         written = sorted(set(found))
@@ -292,17 +295,31 @@ class FolderTokenizer:
                 param="messages",
             )
 
-    def _render(self, turns: list[Turn], tools: list[Turn], values: Mapping[str, TemplateValue]) -> str:
+    def _render(
+        self, turns: list[Turn], tools: list[Turn], values: Mapping[str, TemplateValue], continues: str, end: str
+    ) -> str:
+        """Return the prompt: with the header of an answer, or where it `continues` the last turn up to its end, which
+        the mark `end` shows whatever the template does to its text.
+        """
+        if continues:
+            turns = [*turns[:-1], {**turns[-1], "content": f"{turns[-1]['content']}{end}"}]
         try:
-            return str(
+            text = str(
                 self._encoder.apply_chat_template(
-                    turns, tools=tools or None, tokenize=False, add_generation_prompt=True, **values
+                    turns, tools=tools or None, tokenize=False, add_generation_prompt=not continues, **values
                 )
             )
         except Exception as error:
             # Templates refuse what their model was not trained on, such as two user turns in a row. And they are
             # programs: what a tool's schema or arguments have may be of a type that they don't expect.
             raise InvalidRequestError(f"the model's chat template refuses: {error}", param="messages") from error
+        if not continues:
+            return text
+        text, found, _ = text.rpartition(end)
+        if not found:
+            message = f"'{continues}': this model's chat template tells no message of the assistant's at the end"
+            raise InvalidRequestError(message, code="unsupported_parameter", param=continues)
+        return text
 
 
 def _decoded(decode: Callable[[Sequence[int]], str], kept: dict[int, str], ids: Sequence[int]) -> str:
@@ -318,17 +335,17 @@ def _decoded(decode: Callable[[Sequence[int]], str], kept: dict[int, str], ids: 
     return "".join((*texts, decode(ids[since:])))
 
 
-def _unused_marks(text: str) -> tuple[str, str]:
-    """Return two private-use characters that `text` doesn't contain, looking through it once.
+def _unused_marks(text: str, count: int) -> list[str]:
+    """Return so many private-use characters that `text` doesn't contain, looking through it once.
 
-    Raise `InvalidRequestError` where fewer than two are free.
+    Raise `InvalidRequestError` where fewer are free.
     """
     present = set(text)
-    free = list(islice((mark for mark in map(chr, range(0xF0000, 0xFFFFE)) if mark not in present), 2))
-    if len(free) < 2:
+    free = list(islice((mark for mark in map(chr, range(0xF0000, 0xFFFFE)) if mark not in present), count))
+    if len(free) < count:
         raise InvalidRequestError(
             "the messages contain a control token's text and every character of the private-use plane U+F0000: "
             "leave one of both out",
             param="messages",
         )
-    return free[0], free[1]
+    return free

@@ -43,7 +43,7 @@ class Rendering:
     place for calls: they become text in that format. `identify` makes the ids that a template wants of a call's id, its
     name and its number in the chat. With `is_single` the template takes one call in each turn: others stand in turns of
     their own, each before its result. Without `thinks` the template is told that no thought is wanted. `values` are the
-    client's for the template, by name.
+    client's for the template, by name. A prompt that `continues` ends within the last turn, behind its text.
     """
 
     tools: Tools | None = None
@@ -53,6 +53,7 @@ class Rendering:
     writes: CallFormat | None = None
     thinks: bool = True
     values: tuple[tuple[str, TemplateValue], ...] = ()
+    continues: str = ""
 
 
 PLAIN = Rendering()

@@ -51,7 +51,8 @@ class GenerationRequest:
     applied to; an embedding request `inputs` (texts or token ids) and whether a longer input than the model takes is
     cut (`truncate`) or refused. `adapter` names the weights that are added to the model's for a chat ("": none). A
     score request pairs each of its `inputs`, which are texts, with the query of its number, or all with the only one. A
-    classification puts each of its `inputs` under one of `labels` (none: those that are the model's own).
+    classification puts each of its `inputs` under one of `labels` (none: those that are the model's own). `continues`
+    is the field by which the client asks that the chat's last message, the assistant's, is gone on with ("": none).
     """
 
     id: str
@@ -73,6 +74,7 @@ class GenerationRequest:
     priority: int = 0
     queue_seconds: float = 0.0
     adapter: str = ""
+    continues: str = ""
 
 
 @value

@@ -209,7 +209,6 @@ async def test_what_other_models_hid_is_refused_by_name(app, kind):
         ("max_tokens", 0, "invalid_value", "max_tokens"),
         ("container", {"id": "c"}, "unsupported_parameter", "container"),
         ("mcp_servers", [{"url": "https://example.com"}], "unsupported_parameter", "mcp_servers"),
-        ("messages", [*HI, {"role": "assistant", "content": "{"}], "unsupported_parameter", "messages[1].role"),
         ("thread", {"type": "create"}, "thread_unsupported_request", "thread"),
         ("colour", "red", "unknown_parameter", "colour"),
     ],

@@ -42,7 +42,9 @@ async def test_messages_have_the_tokens_that_they_cost(app):
         ({"prompt": "x", "tools": TOOLS}, "invalid_value", "tools"),
         ({"messages": HI, "add_special_tokens": True}, "invalid_value", "add_special_tokens"),
         ({"prompt": "x", "chat_template_kwargs": {"a": 1}}, "invalid_value", "chat_template_kwargs"),
-        ({"messages": HI, "continue_final_message": True}, "unsupported_parameter", "continue_final_message"),
+        ({"prompt": "x", "continue_final_message": True}, "invalid_value", "continue_final_message"),
+        ({"messages": HI, "continue_final_message": True}, "invalid_value", "continue_final_message"),
+        ({"messages": HI, "add_generation_prompt": False}, "invalid_value", "add_generation_prompt"),
         ({"prompt": "x" * 9000}, "context_length_exceeded", "messages"),
     ],
 )

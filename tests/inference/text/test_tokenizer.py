@@ -13,6 +13,7 @@ from inference.errors import InvalidRequestError
 from inference.messages import Message
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, _unused_marks
+from inference.text.turns import Rendering
 from tests.inference.text.folders import CONTROL, save_tokenizer
 
 
@@ -96,7 +97,7 @@ class Counted(str):
 
 def test_looking_for_marks_reads_the_text_once() -> None:
     text = Counted(PRIVATE[:-2])
-    assert _unused_marks(text) == (PRIVATE[-2], PRIVATE[-1])
+    assert _unused_marks(text, 2) == [PRIVATE[-2], PRIVATE[-1]]
     assert text.looked_at == len(text)
 
 
@@ -105,6 +106,23 @@ def test_a_content_with_every_mark_is_refused(tokenizer: FolderTokenizer) -> Non
         tokenizer.prompt(turns("<|im_end|>", PRIVATE))
     assert caught.value.param == "messages"
     assert control_ids(tokenizer.prompt(turns(PRIVATE))) == 3  # without a control token's text it is ordinary text
+
+
+@pytest.mark.parametrize("begun", ["The end", "The end ", "\n", "", "the <|im_end|> end"])
+def test_a_message_that_is_gone_on_with_ends_the_prompt(tokenizer: FolderTokenizer, begun: str) -> None:
+    """Up to its last character, whatever the template puts or takes away there."""
+    messages = [Message("user", ("the quick fox",)), Message("assistant", (begun,))]
+    ids = tokenizer.prompt(messages, Rendering(continues="x"))
+    assert tokenizer.text(ids) == f"<|im_start|>user\nthe quick fox<|im_end|>\n<|im_start|>assistant\n{begun.lstrip()}"
+    assert control_ids(ids) == 3
+
+
+def test_a_template_without_a_place_for_the_last_message_refuses_to_go_on_with_it(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "{{ messages[0]['content'] }}")
+    messages = [Message("user", ("the quick fox",)), Message("assistant", ("the",))]
+    with pytest.raises(InvalidRequestError) as caught:
+        FolderTokenizer(tmp_path).prompt(messages, Rendering(continues="continue_final_message"))
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "continue_final_message")
 
 
 def test_a_raw_prompt_has_the_control_tokens_that_it_writes(tokenizer: FolderTokenizer) -> None:

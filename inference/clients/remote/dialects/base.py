@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -70,6 +70,7 @@ class Dialect:
     takes_reasoning: ClassVar[bool] = False  # earlier messages may have `reasoning_content`
     takes_values: ClassVar[bool] = False  # for the chat template, as `chat_template_kwargs`
     takes_effort: ClassVar[bool] = False  # of reasoning, in a word
+    continuing: ClassVar[Mapping[str, bool] | None] = None  # fields that ask to go on with the last message
 
     # -- what is sent -----------------------------------------------------------------------------------------------
 
@@ -126,6 +127,9 @@ class Dialect:
         if request.prompt is not None and request.sampling.logprobs is not None:  # which have another shape there
             message = "'logprobs' is not supported by the engine of this model for prompts without messages."
             raise InvalidRequestError(message, code="unsupported_parameter", param="logprobs")
+        if request.continues and self.continuing is None:
+            message = f"'{request.continues}': the engine of this model goes on with no message."
+            raise InvalidRequestError(message, code="unsupported_parameter", param=request.continues)
         guidance = request.sampling.guidance
         if request.prompt is not None and guidance is not None and not self.guides_prompts:
             message = f"'{guidance.param}': the engine of this model guides answers to messages only."
@@ -187,11 +191,14 @@ class Dialect:
         return {"prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt)}
 
     def template(self, request: GenerationRequest) -> dict[str, Any]:
-        """Return the field with the values of the model's template: the client's, and that no thought is wanted."""
+        """Return the fields that say how messages become a prompt: the values of the model's template, which are the
+        client's and that no thought is wanted, and whether the last message is gone on with.
+        """
+        continuing = self.continuing if request.continues else None
         values: dict[str, Any] = dict(request.template_values) if self.takes_values else {}
         if self.takes_values and request.sampling.thinking_tokens == 0:
             values["enable_thinking"] = False
-        return {"chat_template_kwargs": values} if values else {}
+        return ({"chat_template_kwargs": values} if values else {}) | dict(continuing or {})
 
     def tools(self, request: GenerationRequest) -> dict[str, Any]:
         """Return the fields that say which functions may be called, and whether."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, Dialect, Limits
@@ -20,6 +21,7 @@ class LlamaCpp(Dialect):
     repetition = "repeat_penalty"
     guides = frozenset({GuidanceKind.JSON_SCHEMA, GuidanceKind.JSON_OBJECT, GuidanceKind.CHOICE})
     takes_values = True
+    continuing = MappingProxyType({})  # it goes on with any last message of the assistant's
     isolates_prefixes = True
     isolation = "not used (cache_prompt is off)"
     counts_always = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect, alternatives
@@ -19,6 +20,7 @@ class SGLang(SaltingDialect):
     takes_reasoning = True
     takes_values = True
     takes_effort = True
+    continuing = MappingProxyType({"continue_final_message": True})
     probe = "/health"
     no_top_k = -1
     guides = frozenset(GuidanceKind) - {GuidanceKind.LARK}  # its grammars are in another notation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 from inference.clients.remote.dialects.base import Ask, SaltingDialect
@@ -18,6 +19,7 @@ class VLLM(SaltingDialect):
     takes_reasoning = True
     takes_values = True
     takes_effort = True
+    continuing = MappingProxyType({"continue_final_message": True, "add_generation_prompt": False})
     probe = "/health"
     no_top_k = -1
     guides = frozenset(GuidanceKind)

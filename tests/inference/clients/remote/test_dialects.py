@@ -620,6 +620,37 @@ async def test_what_no_foreign_server_is_asked_for_is_named(remote, dialect, fie
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", next(iter(field)))
 
 
+@pytest.mark.parametrize(
+    ("dialect", "sent"),
+    [
+        ("vllm", {"continue_final_message": True, "add_generation_prompt": False}),
+        ("sglang", {"continue_final_message": True}),
+        ("llamacpp", {"chat_template_kwargs": {"enable_thinking": False}}),  # it refuses to think behind a beginning
+        ("tgi", None),
+        ("trtllm", None),
+        ("generic", None),
+    ],
+)
+async def test_a_message_is_gone_on_with_where_the_server_can(remote, dialect, sent):
+    begun = (Message("user", ("a",)), Message("assistant", ("b ",)))
+    request = replace(chat("", thinking_tokens=0), messages=begun, continues="continue_final_message")
+    engine, upstream = await remote(dialect)
+    if sent is None:
+        with pytest.raises(InvalidRequestError) as caught:
+            await engine.prepare(request)
+        assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "continue_final_message")
+        return
+    await run(engine, request)
+    [body] = upstream.bodies(CHAT)
+    assert sent.items() <= body.items()
+    assert body["messages"][-1] == {"role": "assistant", "content": "b "}
+    if dialect == "vllm":  # its prompt is counted as it will be
+        [counted] = upstream.bodies("/tokenize")
+        assert sent.items() <= counted.items()
+    await run(engine, chat("a"))
+    assert not {"continue_final_message", "add_generation_prompt"} & upstream.bodies(CHAT)[-1].keys()
+
+
 @pytest.mark.parametrize("dialect", ALL)
 async def test_answers_to_raw_prompts_are_guided_by_vllm_alone(remote, dialect):
     engine, _ = await remote(dialect)
