@@ -44,6 +44,7 @@ from gateway.stored.conversation import Earlier, owner_of, turns_before, with_it
 from gateway.stored.runs import attached, claim_of
 from gateway.stored.storing import StoredAnswer, Storing, forbidden, is_stored
 from gateway.wire.decode import decode, unsupported
+from gateway.wire.input_items import gone_on_with
 from gateway.wire.response_object import Response, begun
 from gateway.wire.responses import ClientEvent, ResponseCancel, ResponseCreate, ResponseResume
 from inference.messages import Message
@@ -346,7 +347,11 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
     def _keep(self, asked: _Asked, response: Response, *answer: Message) -> None:
         """Remember the conversation, unless it is stored: then it is read from there, since it may be deleted."""
         if not response.store:
-            turns = (*asked.request.without_instructions(asked.intent), *answer)
+            turns = asked.request.without_instructions(asked.intent)
+            if answer and asked.intent.continues:
+                turns = (*turns[:-1], gone_on_with(turns[-1], *answer))
+            else:
+                turns = (*turns, *answer)
             self._history.keep(response.id, asked.principal.project, turns)
 
     def _note(self, refusal: Refusal, request_id: UUID, principal: Principal | None, request: Request) -> None:

@@ -244,7 +244,8 @@ class BoundedHTTP(HttpToolsProtocol):
     # -- what goes out ------------------------------------------------------------------------------------------------
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        super()._start_asgi_task(cycle, _without_chunks(app, cycle) if cycle.scope["http_version"] == "1.0" else app)
+        framed: Any = _without_chunks(app, cycle) if cycle.scope["http_version"] == "1.0" else app
+        super()._start_asgi_task(cycle, framed)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

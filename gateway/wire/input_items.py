@@ -25,6 +25,12 @@ class _Head(msgspec.Struct):
     role: str | None = None
     status: str | None = None
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it is a message of the assistant's that may be gone on with."""
+        is_message = self.type in {None, "message"} and self.role == "assistant"
+        return is_message and self.status in {"in_progress", "incomplete"}
+
 
 class MessageItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A message: what a client writes, or an answer's output item given back whole."""
@@ -83,9 +89,10 @@ ITEMS = (MessageItem, FunctionCallItem, FunctionOutputItem, ReasoningItem)
 
 def messages_of(items: Sequence[msgspec.Raw], reading: Reading) -> tuple[Message, ...]:
     """Return the messages in `input` items. Reasoning and function calls are parts of the assistant's message that they
-    stand beside.
+    stand beside, and so is a message behind one that isn't finished.
     """
     messages: list[Message] = []
+    is_begun = False  # the item before is a message that isn't finished
     is_open = False  # the last message is the assistant's, and what it thought or called may still belong to it
     has_said = False  # it has text already: the next text is another message
     for index, item in enumerate(items):
@@ -100,6 +107,8 @@ def messages_of(items: Sequence[msgspec.Raw], reading: Reading) -> tuple[Message
                 elif is_open and not has_said:
                     messages[-1] = Message("assistant", (*messages[-1].parts, *message.parts))
                     has_said = True
+                elif is_begun:
+                    messages[-1] = gone_on_with(messages[-1], message)
                 else:
                     messages.append(message)
                     is_open = has_said = True
@@ -116,14 +125,22 @@ def messages_of(items: Sequence[msgspec.Raw], reading: Reading) -> tuple[Message
             case _:
                 why = "only messages, function calls, their outputs and reasoning are taken"
                 raise unsupported(f"{at}.type", why)
+        is_begun = head.is_unfinished
     return tuple(messages)
 
 
 def unfinished_of(items: Sequence[msgspec.Raw]) -> str:
-    """Return the field that says that the last item is a message which the assistant hasn't ended; "" without one."""
-    head = decode(_Head, items[-1], at=f"input[{len(items) - 1}]") if items else _Head()
-    is_begun = head.role == "assistant" and head.status in {"in_progress", "incomplete"}
-    return f"input[{len(items) - 1}].status" if is_begun else ""
+    """Return the field that says that the last item is a message which the assistant hasn't finished; "" without."""
+    at = f"input[{len(items) - 1}]"
+    return f"{at}.status" if items and decode(_Head, items[-1], at=at).is_unfinished else ""
+
+
+def gone_on_with(begun: Message, rest: Message) -> Message:
+    """Return the message that is `begun` and goes on with the `rest`: in the same text, where both have one there."""
+    first, *others = rest.parts
+    if begun.parts and isinstance(begun.parts[-1], str) and isinstance(first, str):
+        return Message(begun.role, (*begun.parts[:-1], begun.parts[-1] + first, *others))
+    return Message(begun.role, (*begun.parts, *rest.parts))
 
 
 def _message(item: msgspec.Raw, head: _Head, reading: Reading, at: str) -> Message:

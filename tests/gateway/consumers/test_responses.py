@@ -254,6 +254,14 @@ async def test_previous_response_is_continued(socket, world):
     assert world.intent.messages == (*said, Message("assistant", ("Hello there",)), Message("user", ("So?",)))
 
 
+async def test_the_next_response_goes_on_from_one_message_that_was_begun(socket, world):
+    begun = {"role": "assistant", "content": "Ho ", "status": "incomplete"}
+    given = [{"role": "user", "content": "Hi"}, begun]
+    first = (await ask(socket, input=given))[-1]["response"]["id"]
+    await ask(socket, input="And?", previous_response_id=first)
+    assert [message.parts for message in world.intent.messages] == [("Hi",), ("Ho Hello there",), ("And?",)]
+
+
 async def test_unknown_previous_response_is_named(socket, world):
     error = (await ask(socket, previous_response_id="resp_x"))[-1]
     assert error["status"] == 400

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.messages import Message
+from inference.messages import Message, Reasoning, ToolCall
 from inference.types import Asked
 from tests.gateway.edge.client import ask, assert_error
 
@@ -125,6 +125,22 @@ async def test_what_is_begun_is_counted_as_it_would_run(app, world, monkeypatch,
     assert (await ask(app, path, {"model": "small", **body})).status == 200
     assert seen[0].continues
     assert seen[0].messages[-1] == Message("assistant", ("Ho ",))
+
+
+async def test_a_message_and_what_went_on_with_it_are_one(app, world):
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm"}]}
+    call = {"type": "function_call", "call_id": "c", "name": "find", "arguments": "{}"}
+    begun, rest = {**BEGUN, "status": "incomplete"}, {"role": "assistant", "content": "ho"}
+    for items, expected in {
+        (0, 1): [("Ho ho",)],
+        (2, 0, 1): [(Reasoning("Hm"), "Ho ho")],
+        (0, 1, 3): [("Ho ho", ToolCall("c", "find", "{}"))],
+        (1, 0): [("ho",), ("Ho ",)],
+        (0, 4, 1): [("Ho ",), ("Hi",), ("ho",)],
+    }.items():
+        given = [[begun, rest, thought, call, HI][item] for item in items]
+        assert (await ask(app, RESPONSES, {"model": "small", "input": [HI, *given, HI]})).status == 200
+        assert [message.parts for message in world.intent.messages[1:-1]] == expected
 
 
 async def test_a_classifier_goes_on_with_nothing(app):
