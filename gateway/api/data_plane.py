@@ -79,7 +79,8 @@ def curl(endpoint: Mapping[str, Any], method: str, path: str) -> str:
     content = endpoint["requestBody"]["content"]
     if FORM in content:
         return f"{command} \\\n  -F purpose=batch -F file=@requests.jsonl"
-    example = content[JSON]["example"]
+    body = content[JSON]  # the management API's has named examples
+    example = body["example"] if "example" in body else next(iter(body["examples"].values()))["value"]
     return f"{command} \\\n  -H 'Content-Type: application/json' \\\n  -d '{json.dumps(example)}'"
 
 

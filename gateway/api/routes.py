@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiExample, extend_schema
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -99,6 +99,7 @@ class RouteExplainView(TenantView):
         summary="Explain a routing decision",
         request=QuerySerializer,
         responses={200: DecisionSerializer},
+        examples=[OpenApiExample("A chat", {"model": "auto", "text": "Where is my order?"}, request_only=True)],
     )
     def post(self, request: Request) -> Response:
         """Return where such a request would go now, why, and what would be passed over. An inference key needs
