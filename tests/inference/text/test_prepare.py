@@ -16,6 +16,7 @@ from inference.errors import InvalidRequestError
 from inference.local.engine import LocalEngine
 from inference.messages import Image, Message
 from inference.text.byte_tokenizer import VOCABULARY, ByteTokenizer
+from inference.text.chats import Chats
 from inference.text.prepare import CHARACTERS_PER_TOKEN, PIECE
 from inference.text.turns import PLAIN, Rendering
 from inference.types import Kind
@@ -96,6 +97,19 @@ def test_block_keys_are_rooted_in_the_domain(chatting: LocalEngine) -> None:
     assert len(keys) == chatting.prepare(request).tokens // 16
     assert chatting.prepare(replace(request, id="other")).keys == keys
     assert not set(chatting.prepare(replace(request, domain="other")).keys) & set(keys)
+
+
+@pytest.mark.parametrize("begun", ["Ho", "Ho <think>"])
+def test_a_message_that_is_gone_on_with_ends_the_prompt_and_is_no_thought(chatting: LocalEngine, begun: str) -> None:
+    request = replace(chat("Hi"), messages=(Message("user", ("Hi",)), Message("assistant", (begun,))))
+    whole, prompt = chatting.prepare(request), chatting.prepare(replace(request, continues="continue_final_message"))
+    assert whole.ids[: len(prompt.ids)] == prompt.ids
+    assert ByteTokenizer().decode(prompt.ids).endswith(begun)
+    chats = Chats.of("", {"reasoning": "<think> </think>"})
+    for continues, thinks in (("continue_final_message", False), ("", "think" in begun)):
+        parsing = chats.parsing(replace(request, continues=continues), begun)
+        assert parsing is not None
+        assert parsing.thinks is thinks
 
 
 @pytest.mark.parametrize(("prompt", "ids"), [("a<b", (97, 60, 98)), ((7, 8), (7, 8))])
