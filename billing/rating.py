@@ -7,7 +7,7 @@ together), so cache hits never change the tier.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 FORMULA = 1
@@ -90,6 +90,16 @@ class CardPrices:
                 break
             chosen = tier
         return chosen.rates
+
+    def dearest_up_to(self, context: int) -> CardPrices:
+        """Return prices at which nothing costs less than at these with any context up to `context`: those to hold by
+        where a prompt may turn out shorter, since shorter prompts may cost more.
+        """
+        reached = [tier.rates for tier in self.tiers if tier.min_context <= context]
+        if len(reached) == 1:
+            return self
+        dearest = {name: max(rates[name] for rates in reached) for name in CLASSES}
+        return replace(self, tiers=(Tier(0, dearest),))
 
 
 def _resolved(start: int, rates: Mapping[str, int]) -> dict[str, int]:

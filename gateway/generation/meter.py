@@ -32,7 +32,7 @@ class Meter:
     that: it generates no more than `permit` told last, so that decides when more is told or asked for.
 
     Where the engine can't extend a running request, the first hold is the only one: for all of `max_output`, or what
-    the credit allows.
+    the credit allows. Such an engine counts by itself, and a prompt that it counts shorter may have dearer rates.
     """
 
     def __init__(
@@ -55,9 +55,10 @@ class Meter:
         self._told = (0, False)  # the allowance that the engine has, which is never above the meter's, and is it final
         self._refused_at: int | None = None  # what the engine had been told when no more credit could be held
         self._prompt_tokens = prompt_tokens
-        self._dearest = rating.dearest_input(prompt_tokens, card)
+        self._holding = card if can_extend else card.dearest_up_to(prompt_tokens)
+        self._dearest = rating.dearest_input(prompt_tokens, self._holding)
         self._classes: dict[str, int] | None = self._dearest  # None: those of `usage`
-        self._output_class = rating.dearest_output_class(prompt_tokens, card)
+        self._output_class = rating.dearest_output_class(prompt_tokens, self._holding)
         self._slice = min(slice_tokens, max_output) if can_extend else max_output
         self._largest_slice = max(slice_tokens, LARGEST_SLICE)
         self.can_extend = can_extend
@@ -70,7 +71,7 @@ class Meter:
         """
         least = self._cost(min(1, self.max_output))
         if not self.can_extend and self.max_output:
-            affordable = rating.output_tokens_for(most, self._paid(), self.card, self.multiplier_bp)
+            affordable = rating.output_tokens_for(most, self._paid(), self._holding, self.multiplier_bp)
             self.max_output = self._slice = min(self.max_output, max(affordable, 1))
             self._allowance = None
         return HoldRequest(amount=max(least, min(self._cost(self._slice), most)), least=least)
@@ -79,7 +80,7 @@ class Meter:
     def allowance(self) -> int:
         """Output tokens permitted in all."""
         if self._allowance is None:
-            more = rating.output_tokens_for(self.held, self._paid(), self.card, self.multiplier_bp)
+            more = rating.output_tokens_for(self.held, self._paid(), self._holding, self.multiplier_bp)
             self._allowance = min(self.max_output, self.usage.completion + more)
         return self._allowance
 
@@ -186,4 +187,4 @@ class Meter:
         """Return the charge of what was used (or of the prompt) and `more` output tokens at the dearest class."""
         classes = dict(self._paid())
         classes[self._output_class] = classes.get(self._output_class, 0) + more
-        return rating.charge(classes, self.card, self.multiplier_bp)
+        return rating.charge(classes, self._holding, self.multiplier_bp)

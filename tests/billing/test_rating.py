@@ -71,6 +71,23 @@ def test_first_hold_covers_every_split_of_the_prompt(prompt, data, card, multipl
     assert charge(used, card, multiplier) <= hold
 
 
+@given(st.integers(0, 100_000), st.data(), cards(), multipliers, st.integers(0, 5_000))
+def test_what_is_held_for_a_prompt_that_may_be_shorter_covers_every_shorter_one(prompt, data, card, multiplier, output):
+    by = card.dearest_up_to(prompt)
+    held_for = {**rating.dearest_input(prompt, by), rating.dearest_output_class(prompt, by): output}
+    used = {"input": data.draw(st.integers(0, prompt)), "reasoning": output}
+    assert charge(used, card, multiplier) <= charge(held_for, by, multiplier)
+
+
+def test_a_prompt_that_reaches_one_tier_is_held_for_at_its_rates():
+    card = CardPrices.build(CARD, 7, [(0, "input", 9), (0, "output", 1), (50, "input", 2), (50, "output", 4)], 3_000)
+    assert card.dearest_up_to(49) is card
+    assert (dict(card.dearest_up_to(50).rates_for(0)), card.dearest_up_to(50).request_fee) == (
+        dict.fromkeys(rating.INPUT_CLASSES, 9) | dict.fromkeys(rating.OUTPUT_CLASSES, 4),
+        7,
+    )
+
+
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=20), cards(), multipliers)
 def test_slices_of_a_stream_add_up_to_the_whole(slices, card, multiplier):
     done, paid = 0, 0
