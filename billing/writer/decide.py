@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
 from billing.writer.budgets import BudgetRow
@@ -87,10 +88,10 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
         return Refused("wallet_frozen", 0)
     roll(wallet, view, changes)
     budget = view.budget(op.budget, op.wallet)
-    limit, available, freed = _room(wallet, budget)
-    amount = min(op.amount, available)
+    rooms = _rooms(wallet, budget)
+    amount = min(op.amount, min(rooms).now)
     if amount < op.least:  # also when the wallet is overdrawn beyond its limit, since `least` is never negative
-        return Refused(limit, available, freed)
+        return _refused(rooms, op.least)
     changes.move(wallet, held=amount)
     changes.count(budget, held=amount)
     changes.reserved.append((op, amount))
@@ -107,10 +108,10 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
     _check_wallet(op.request, hold, op.wallet)
     roll(wallet, view, changes)
     budget = view.budget(hold.budget, op.wallet)
-    limit, available, freed = _room(wallet, budget)
-    amount = max(min(op.amount, hold.amount + available), hold.amount)
+    rooms = _rooms(wallet, budget)
+    amount = max(min(op.amount, hold.amount + min(rooms).now), hold.amount)
     if amount < op.least:
-        return Refused(limit, available, freed)
+        return _refused(rooms, op.least)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
         changes.count(budget, held=amount - hold.amount)
@@ -120,18 +121,31 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
     return Held(amount, wallet.available)
 
 
-def _room(wallet: WalletRow, budget: BudgetRow | None) -> tuple[str, int, int]:
-    """Return what limits a hold now (``wallet``, ``wallet_frozen``, or a budget's), how many µcr it may take, and how
-    many it might if all open holds gave back what they have.
-    """
+class _Room(NamedTuple):
+    """The µcr that a hold may take of one limit now, and that it might if all open holds gave back what they have."""
+
+    now: int
+    freed: int
+    limit: str
+
+
+def _rooms(wallet: WalletRow, budget: BudgetRow | None) -> list[_Room]:
+    """Return what each limit leaves for a hold: ``wallet`` or ``wallet_frozen``, and those of the budget."""
     if not wallet.is_open:
-        return "wallet_frozen", 0, 0
-    available, limit, freed = wallet.available, "wallet", wallet.available + wallet.held
+        return [_Room(0, 0, "wallet_frozen")]
+    rooms = [_Room(wallet.available, wallet.available + wallet.held, "wallet")]
     if budget is not None:
-        for rest, name in budget.rests():
-            available, limit = min((available, limit), (rest, name), key=operator.itemgetter(0))
-            freed = min(freed, rest + budget.held)
-    return limit, available, freed
+        rooms += [_Room(rest, rest + budget.held, name) for rest, name in budget.rests()]
+    return rooms
+
+
+def _refused(rooms: Sequence[_Room], least: int) -> Refused:
+    """Return the answer to a hold of `least` µcr for which there is no room: it names the limit that will stand whoever
+    gives back what is held, or where none will, the narrowest now.
+    """
+    lasting = min(rooms, key=operator.attrgetter("freed"))
+    named = lasting if lasting.freed < least else min(rooms)
+    return Refused(named.limit, named.now, lasting.freed)
 
 
 def _renew(op: Renew, view: View, changes: Changes) -> Answer:

@@ -151,8 +151,9 @@ class Held(msgspec.Struct, frozen=True):
 
 class Refused(msgspec.Struct, frozen=True):
     """Reserve, Extend or Repin was refused: `limit` says why (``wallet``: too little credit, ``wallet_frozen``, or the
-    limit of a budget: ``day``, ``month``, ``total``), `available` how many µcr are left there, and `freed` how many
-    there would be if other requests gave back all that they hold: what fits in that may be asked again.
+    limit of a budget: ``day``, ``month``, ``total``), and `available` how many µcr are left there. `freed` is how many
+    there would be under all limits if other requests gave back all that they hold: what fits in that may be asked
+    again, and for what doesn't, `limit` is the one that would still be in the way.
     """
 
     limit: str

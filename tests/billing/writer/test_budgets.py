@@ -70,6 +70,15 @@ def test_the_wallet_is_named_where_it_is_the_shorter(desk):
     assert desk.ask(of_budget(budget, reserve(wallet, 60))) == [Refused("wallet", 50, 50)]
 
 
+def test_the_limit_is_named_that_will_stand_though_the_wallet_is_the_shorter_now(desk):
+    """Its credit was told to be exhausted, and all but 10 of it was only held."""
+    wallet = make_wallet(credit=100)
+    budget = make_budget(wallet, total_limit=50)
+    desk.ask(reserve(wallet, 90))
+    assert desk.ask(of_budget(budget, reserve(wallet, 60))) == [Refused("total", 50, 50)]
+    assert desk.ask(of_budget(budget, reserve(wallet, 40))) == [Refused("wallet", 10, 50)]
+
+
 def test_periods_end_and_the_total_stays(desk):
     wallet = make_wallet(credit=1000)
     budget = make_budget(wallet, day_limit=100, month_limit=150, total_limit=220)
