@@ -14,7 +14,7 @@ class Budget(models.Model):
     """An API key's spend limits (µcr; None: no limit) for a day, a month (both of UTC) and in total, with what counts.
 
     `held` is the sum of its open holds; `day_spent`, `month_spent` and `total_spent` are what was charged in `day`, in
-    the month that begins with `month`, and since `created_at`. Only requests that began under the budget count, also
+    the month that begins with `month`, and in all. Only requests whose hold was made under the budget count, also
     while no limit is set. The row changes only under its wallet's lock. A hold never takes more than is left of each
     limit.
     """

@@ -80,6 +80,7 @@ class UsageRecord(models.Model):
     tenant = models.UUIDField()
     project = models.UUIDField()
     api_key = models.UUIDField(null=True, blank=True)
+    budget = models.UUIDField(null=True, blank=True, help_text="The key's budget that it counts in.")
     user = models.UUIDField(null=True, blank=True)
     end_user = models.CharField(max_length=64, blank=True, help_text="Keyed hash of the client's `user` field.")
     wallet = models.UUIDField()

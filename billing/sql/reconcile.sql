@@ -85,7 +85,7 @@ WHERE r.revision > 0 AND NOT EXISTS (
     SELECT 1 FROM billing_usagerecord before
     WHERE before.day = r.day AND before.request = r.request AND before.revision = r.revision - 1 AND NOT before.exact)
 
--- What counts in a budget is what was charged for requests that began under it, and each correction when it was made; what
+-- What counts in a budget is what was charged for requests that were held under it, and each correction when it was made; what
 -- one gives back counts in a day or month only if the request began in it.
 -- name: budget_spent
 SELECT id, 'spent ' || day_spent || ', ' || month_spent || ', ' || total_spent || ' (day, month, in all), records '
@@ -97,11 +97,11 @@ FROM (
         coalesce(sum(CASE WHEN date(c.settled_at) >= b.month AND (c.more > 0 OR date(c.reserved_at) >= b.month)
             THEN c.more END), 0) AS of_month
     FROM billing_budget b LEFT JOIN (
-        SELECT r.api_key, r.reserved_at, r.settled_at, r.charge - coalesce(e.charge, 0) AS more
+        SELECT r.budget, r.reserved_at, r.settled_at, r.charge - coalesce(e.charge, 0) AS more
         FROM billing_usagerecord r
         LEFT JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
-        WHERE r.api_key IN (SELECT api_key FROM billing_budget)
-    ) AS c ON c.api_key = b.api_key AND c.reserved_at >= b.created_at
+        WHERE r.budget IS NOT NULL
+    ) AS c ON c.budget = b.id
     GROUP BY b.id, b.day, b.month, b.day_spent, b.month_spent, b.total_spent
 ) AS sums WHERE day_spent <> of_day OR month_spent <> of_month OR total_spent <> of_all
 

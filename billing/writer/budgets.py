@@ -14,7 +14,6 @@ class BudgetRow:
 
     id: UUID
     wallet: UUID
-    api_key: UUID
     day_limit: int | None
     month_limit: int | None
     total_limit: int | None
@@ -24,7 +23,6 @@ class BudgetRow:
     month: date
     month_spent: int
     total_spent: int
-    created_at: datetime
 
     def turn(self, now: datetime) -> None:
         """Begin the day and the month that `now` is in, where they are later than those that were counted last."""

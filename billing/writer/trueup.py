@@ -37,7 +37,7 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
             if grant is not None:
                 changes.take(grant, -back)
                 _note_change(grant, wallet, changes)
-    changes.correct(view.budget_of_record(record), difference, record.reserved_at)
+    changes.correct(view.budget(record.budget, record.wallet), difference, record.reserved_at)
     changes.corrections.append(Correction(op, record.revision + 1))
     return Settled(op.charge, wallet.posted, wallet.held)
 

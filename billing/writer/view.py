@@ -117,8 +117,8 @@ class RecordRow:
     charge: int
     is_exact: bool
     reserved_at: datetime
+    budget: UUID | None = None
     burns: list[PostedBurn] = field(default_factory=list)
-    api_key: UUID | None = None
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class View:
     open_holds: dict[UUID, dict[UUID, HoldRow]] = field(default_factory=dict)  # of wallets whose grants changed
     scheduled: dict[UUID, list[ScheduledRow]] = field(default_factory=dict)  # of the same wallets, the first first
     locked: frozenset[UUID] = frozenset()  # wallets and holds that somebody else has locked
-    budgets: dict[UUID, BudgetRow] = field(default_factory=dict)  # of keys of these operations, where they have one
+    budgets: dict[UUID, BudgetRow] = field(default_factory=dict)  # in which these operations count
 
     def wallet(self, identifier: UUID) -> WalletRow:
         """Return the wallet, or raise ValueError: an operation on none can never be applied."""
@@ -155,13 +155,6 @@ class View:
             raise ValueError(f"budget {identifier}: it is of wallet {budget.wallet}, not of {wallet}")
         budget.turn(self.now)
         return budget
-
-    def budget_of_record(self, record: RecordRow) -> BudgetRow | None:
-        """Return the budget in which a closed request counts."""
-        for budget in self.budgets.values():
-            if budget.api_key == record.api_key and budget.created_at <= record.reserved_at:
-                return self.budget(budget.id, record.wallet)
-        return None
 
     def is_locked(self, operation: Operation) -> bool:
         """Return whether another transaction has locked a row that the operation needs; a Renew skips such holds
@@ -249,8 +242,7 @@ class FollowUp:
     unread: list[UUID]  # those of `due` whose grants weren't read yet
     closed: list[tuple[UUID, date]]  # requests to be closed that have no open hold: their charges are read
     absent: list[UUID]  # wallets and holds that were not read: locked by others, or not there
-    budgets: list[UUID]  # of new holds and of those that were read
-    keys: list[UUID]  # whose budgets are read: those of requests to be corrected
+    budgets: list[UUID]  # of new holds, and of the holds and the records that were read
 
     @classmethod
     def of(cls, operations: Sequence[Operation], demand: Demand, view: View) -> FollowUp:
@@ -263,7 +255,7 @@ class FollowUp:
         read = {*demand.burning, *demand.restoring}
         closed: list[tuple[UUID, date]] = []
         absent = [wallet for wallet in demand.wallets if wallet not in view.wallets]
-        budgets: set[UUID] = set()
+        budgets = {record.budget for record in view.records.values() if record.budget is not None}
         for operation in operations:
             if isinstance(operation, Reserve):
                 budgets.update(() if operation.budget is None else (operation.budget,))
@@ -277,9 +269,8 @@ class FollowUp:
                 absent.append(operation.request)
                 if not isinstance(operation, Extend | Repin):
                     closed.append((operation.request, day_of(operation.request)))
-        keys = {record.api_key for record in view.records.values() if record.api_key is not None}
         unread = [wallet for wallet in due if wallet not in read]
-        return cls(due, unread, closed, absent, _sorted(budgets), _sorted(keys))
+        return cls(due, unread, closed, absent, _sorted(budgets))
 
 
 def _sorted(identifiers: Iterable[UUID]) -> list[UUID]:

@@ -89,10 +89,7 @@ def reads(demand: Demand, *, waits: bool = False) -> list[Query]:
 def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
     """Return the view that the results of `reads` make."""
     found = {name.removesuffix("_skipping"): rows for (name, _), rows in zip(queries, results, strict=True)}
-    records: dict[UUID, RecordRow] = {}
-    for *row, api_key in found.get("read_records", ()):
-        records[row[0]] = record = RecordRow(*row)
-        record.api_key = api_key
+    records = {row[0]: RecordRow(*row) for row in found.get("read_records", ())}
     for request, amount, grant in found.get("read_burns", ()):
         if request in records:
             records[request].burns.append(PostedBurn(amount, grant))
@@ -123,8 +120,8 @@ def follow_up_reads(rest: FollowUp) -> list[Query]:
         queries.append(("read_charges", (uuid_array(ids), array(days))))
     if rest.absent:
         queries.append(("read_absent", (uuid_array(rest.absent),) * 2))
-    if rest.budgets or rest.keys:
-        queries.append(("read_budgets", (uuid_array(rest.budgets), uuid_array(rest.keys))))
+    if rest.budgets:
+        queries.append(("read_budgets", (uuid_array(rest.budgets),)))
     return queries
 
 

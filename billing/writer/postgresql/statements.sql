@@ -44,7 +44,7 @@ SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind
 FROM billing_scheduledgrant WHERE wallet_id = ANY(%s::uuid[]) ORDER BY wallet_id, begins_at, id;
 
 -- name: read_records
-SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.api_key
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.budget
 FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
@@ -60,11 +60,10 @@ FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
 
--- Of holds and of keys: whoever changes them holds their wallet's lock.
+-- Whoever changes them holds their wallet's lock.
 -- name: read_budgets
-SELECT id, wallet_id, api_key, day_limit, month_limit, total_limit, held, day, day_spent, month, month_spent, total_spent,
-    created_at
-FROM billing_budget WHERE id = ANY(%s::uuid[]) OR api_key = ANY(%s::uuid[]);
+SELECT id, wallet_id, day_limit, month_limit, total_limit, held, day, day_spent, month, month_spent, total_spent
+FROM billing_budget WHERE id = ANY(%s::uuid[]);
 
 -- name: insert_holds
 INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, budget, "user", model, deployment, card_version,
@@ -149,12 +148,12 @@ SELECT 1 / (count(*) = %s::bigint AND ({clock}) >= %s::timestamptz AND ({clock})
 
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage
-INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
-    deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
+    model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''),
-    h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
+SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h.budget, h."user",
+    coalesce(h.facts ->> 'end_user', ''), h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(c.route, h.facts -> 'route', '{}'::jsonb), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, %s::smallint,
     c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, %s::timestamptz
@@ -166,12 +165,12 @@ LEFT JOIN billing_hold h ON h.id = c.request;
 
 -- Everything but the usage, the charge and how it ended is as in the revision before.
 -- name: insert_revisions
-INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
-    deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
+    model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r."user", r.end_user, r.wallet, r.model,
-    r.deployment, r.endpoint, r.task, r.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r."user", r.end_user, r.wallet,
+    r.model, r.deployment, r.endpoint, r.task, r.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, r.card_version, r.multiplier_bp, %s::smallint,
     c.charge, r.held, true, r.waived, coalesce(nullif(c.finish, ''), r.finish), r.ttft_ms, r.duration_ms,
     r.reserved_at, %s::timestamptz

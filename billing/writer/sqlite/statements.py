@@ -94,20 +94,18 @@ def _holds(rows: Iterable[tuple[Any, ...]]) -> list[HoldRow]:
 
 
 def _budgets(connection: sqlite3.Connection, rest: FollowUp) -> dict[UUID, BudgetRow]:
-    if not rest.budgets and not rest.keys:
+    if not rest.budgets:
         return {}
-    asked = (json.dumps([one.hex for one in rest.budgets]), json.dumps([one.hex for one in rest.keys]))
+    asked = (json.dumps([one.hex for one in rest.budgets]),)
     found = connection.execute(STATEMENTS["read_budgets"], asked).fetchall()
     return {(identifier := UUID(row[0])): _budget(identifier, row) for row in found}
 
 
 def _budget(identifier: UUID, row: tuple[Any, ...]) -> BudgetRow:
-    _, wallet, key, day_limit, month_limit, total_limit, held, day, by_day, month, by_month, total, since = row
+    _, wallet, day_limit, month_limit, total_limit, held, day, by_day, month, by_month, total = row
     limits = (day_limit, month_limit, total_limit)
     this_day, this_month = (one if isinstance(one, date) else date.fromisoformat(one) for one in (day, month))
-    return BudgetRow(
-        identifier, UUID(wallet), UUID(key), *limits, held, this_day, by_day, this_month, by_month, total, parsed(since)
-    )
+    return BudgetRow(identifier, UUID(wallet), *limits, held, this_day, by_day, this_month, by_month, total)
 
 
 def _grants(rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[GrantRow]]:
@@ -131,10 +129,10 @@ def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, Recor
         return {}
     records: dict[UUID, RecordRow] = {}
     asked = connection.execute(STATEMENTS["read_records"], (_days(demand.closed),))
-    for request, wallet, revision, charge, is_exact, reserved_at, key in asked.fetchall():
+    for request, wallet, revision, charge, is_exact, reserved_at, budget in asked.fetchall():
         identifier, since = UUID(request), parsed(reserved_at)
         records[identifier] = RecordRow(
-            identifier, UUID(wallet), revision, charge, bool(is_exact), since, api_key=_uuid_or_none(key)
+            identifier, UUID(wallet), revision, charge, bool(is_exact), since, _uuid_or_none(budget)
         )
     ids = json.dumps([request.hex for request, _ in demand.closed])
     for request, amount, grant in connection.execute(STATEMENTS["read_burns"], (ids,)).fetchall():

@@ -42,7 +42,7 @@ SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind
 FROM billing_scheduledgrant WHERE wallet_id IN (SELECT value FROM json_each(?)) ORDER BY wallet_id, begins_at, id;
 
 -- name: read_records
-SELECT request, wallet, revision, charge, exact, reserved_at, api_key FROM billing_usagerecord
+SELECT request, wallet, revision, charge, exact, reserved_at, budget FROM billing_usagerecord
 WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
 
 -- name: read_burns
@@ -53,11 +53,9 @@ WHERE request IN (SELECT value FROM json_each(?)) AND code = 2 ORDER BY request,
 SELECT request, charge FROM billing_usagerecord
 WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
 
--- Of holds and of keys.
 -- name: read_budgets
-SELECT id, wallet_id, api_key, day_limit, month_limit, total_limit, held, day, day_spent, month, month_spent, total_spent,
-    created_at
-FROM billing_budget WHERE id IN (SELECT value FROM json_each(?)) OR api_key IN (SELECT value FROM json_each(?));
+SELECT id, wallet_id, day_limit, month_limit, total_limit, held, day, day_spent, month, month_spent, total_spent
+FROM billing_budget WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: insert_holds
 INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, project, api_key, budget, "user", model,
@@ -118,12 +116,12 @@ UPDATE billing_budget SET held = ?, day = ?, day_spent = ?, month = ?, month_spe
 WITH c(formula, settled_at, request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route)
     AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
-INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
-    deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
+    model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h."user", coalesce(h.facts ->> 'end_user', ''),
-    h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
+SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h.budget, h."user",
+    coalesce(h.facts ->> 'end_user', ''), h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(c.route, h.facts -> 'route', '{}'), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, c.formula,
     c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, c.settled_at
@@ -134,12 +132,12 @@ FROM c LEFT JOIN billing_hold h ON h.id = c.request;
 WITH c(formula, settled_at, id, request, day, revision, charge, input_tokens, cache_read_tokens,
     cache_write_short_tokens, cache_write_long_tokens, output_tokens, reasoning_tokens, finish)
     AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
-INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, "user", end_user, wallet, model,
-    deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
+    model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r."user", r.end_user, r.wallet, r.model,
-    r.deployment, r.endpoint, r.task, r.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
+SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r."user", r.end_user, r.wallet,
+    r.model, r.deployment, r.endpoint, r.task, r.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, r.card_version, r.multiplier_bp, c.formula,
     c.charge, r.held, 1, r.waived, coalesce(nullif(c.finish, ''), r.finish), r.ttft_ms, r.duration_ms, r.reserved_at,
     c.settled_at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, date, datetime, timedelta
 
+import msgspec
 import pytest
 from django.db import connection
 from hypothesis import HealthCheck, example, given, settings
@@ -111,9 +112,7 @@ def test_a_correction_counts_too(desk):
 def test_what_another_period_gets_back_makes_no_room_in_this_one():
     """An estimate of yesterday that turns out too high would else let today exceed its limit."""
     now = datetime(2026, 3, 1, 0, 5, tzinfo=UTC)
-    budget = BudgetRow(
-        uuid7(), uuid7(), uuid7(), 100, 100, 500, 0, date(2026, 2, 28), 90, date(2026, 2, 1), 90, 90, now
-    )
+    budget = BudgetRow(uuid7(), uuid7(), 100, 100, 500, 0, date(2026, 2, 28), 90, date(2026, 2, 1), 90, 90)
     budget.turn(now)
     budget.correct(-80, now - timedelta(minutes=10))
     assert {window: rest for rest, window in budget.rests()} == {"day": 100, "month": 100, "total": 490}
@@ -129,6 +128,17 @@ def test_what_began_before_the_budget_does_not_count(desk):
     desk.ask(early)
     budget = make_budget(wallet, total_limit=100)
     desk.ask(settle(early, 50))
+    assert counts(budget) == (0, 0, 0, 0)
+
+
+def test_what_a_gateway_reserved_that_knew_no_budget_yet_counts_in_none_ever(desk):
+    """Gateways hear of a key's first limit half a second later; until then what they reserve is of no budget."""
+    wallet = make_wallet(credit=1000)
+    budget = make_budget(wallet, total_limit=100)
+    late = msgspec.structs.replace(of_budget(budget, reserve(wallet, 50)), budget=None)
+    desk.ask(late)
+    desk.ask(Settle(late.request, wallet.pk, 40, {"input": 40}, exact=False))
+    assert desk.ask(TrueUp(late.request, wallet.pk, 15, {"input": 15})) == [Settled(15, 985, 0)]
     assert counts(budget) == (0, 0, 0, 0)
 
 

@@ -88,8 +88,8 @@ def limited(world, **limits):
     fields = {"day_limit": None, "month_limit": None, "total_limit": None} | limits
     identifier = UUID(int=99)
     row = BudgetRow(
-        identifier, world.stand.writer.wallet.id, UUID(int=98), **fields, held=0, day=today, day_spent=0,
-        month=date(today.year, today.month, 1), month_spent=0, total_spent=0, created_at=datetime.now(UTC),
+        identifier, world.stand.writer.wallet.id, **fields, held=0, day=today, day_spent=0,
+        month=date(today.year, today.month, 1), month_spent=0, total_spent=0,
     )  # fmt: skip
     world.stand.writer.budgets[identifier] = row
     world.set_principal(budget=identifier)
