@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Max, Sum
+from django.db.models import Max, QuerySet, Sum
 
 from billing import clock
 from billing.models import CreditGrant, Plan, PlanVersion, ScheduledGrant, Subscription, Wallet
@@ -120,16 +120,14 @@ def subscribe(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, ti
     """
     zone(time_zone)
     version = latest_version(plan_slug)
-    wallet = lock(open_wallet(tenant_id=tenant_id).pk)
-    present = Subscription.objects.select_related("version__plan").filter(tenant_id=tenant_id, state="active").first()
-    if present is not None:
+    wallet, now = lock(open_wallet(tenant_id=tenant_id).pk), clock.now()
+    if (present := _present(tenant_id, now)) is not None:
         if present.version.plan_id == version.plan_id:
             return present
         raise PlanError(f"plan: already subscribed to {present.version.plan.slug}; change the plan instead")
-    anchor = at or clock.now()
-    made = Subscription.objects.create(tenant_id=tenant_id, version=version, anchor=anchor, time_zone=time_zone)
+    made = Subscription.objects.create(tenant_id=tenant_id, version=version, anchor=at or now, time_zone=time_zone)
     _apply_overdraft(wallet, version)
-    grant_month(made.pk, clock.now())
+    grant_month(made.pk, now)
     made.refresh_from_db()
     return made
 
@@ -175,9 +173,13 @@ def end(tenant_id: UUID, at: datetime | None = None, *, at_once: bool = False) -
     """
     now = at or clock.now()
     wallet = lock(open_wallet(tenant_id=tenant_id).pk)
+    before = _active(tenant_id).first()
+    if before is None:
+        raise NotSubscribedError(tenant_id)
     present = _present(tenant_id, now)
     if present is None:  # it was to end, and its month was over
-        return Subscription.objects.filter(tenant_id=tenant_id).latest("ended_at")
+        before.refresh_from_db()
+        return before
     if at_once:
         _finish(present, wallet, now)
         return present
@@ -188,14 +190,16 @@ def end(tenant_id: UUID, at: datetime | None = None, *, at_once: bool = False) -
 
 
 def _present(tenant_id: UUID, now: datetime) -> Subscription | None:
-    """Return the tenant's subscription once its month has begun; None where it was to end before that. Raise
-    `NotSubscribedError` where there is none.
+    """Return the tenant's subscription once its month has begun; None where there is none, or it was to end before
+    that.
     """
-    active = Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active")
-    if not active.exists():
-        raise NotSubscribedError(tenant_id)
-    grant_month(active.get().pk, now)  # the writer may have begun it, and no sweep yet
-    return active.first()
+    if (found := _active(tenant_id).first()) is not None:
+        grant_month(found.pk, now)  # the writer may have begun it, and no sweep yet
+    return _active(tenant_id).first()
+
+
+def _active(tenant_id: UUID) -> QuerySet[Subscription]:
+    return Subscription.objects.select_related("version").filter(tenant_id=tenant_id, state="active")
 
 
 @transaction.atomic

@@ -244,6 +244,18 @@ def test_a_plan_is_not_changed_once_the_subscription_has_ended_with_its_month(te
         plans.change_plan(tenant.pk, "business")
 
 
+@pytest.mark.parametrize("slug", ["free", "business"])
+def test_whoever_subscribes_after_the_last_month_before_any_sweep_begins_anew(tenant, clock, slug):
+    """The same plan was answered with the subscription that the sweep then ended, another one was refused."""
+    made = plans.subscribe(tenant.pk, "free")
+    plans.end(tenant.pk)
+    clock.set(made.granted_until + timedelta(seconds=1))
+    again = plans.subscribe(tenant.pk, slug)
+    assert (again.pk != made.pk, again.version.plan.slug, again.is_ending) == (True, slug, False)
+    assert wallet_of(tenant).posted == monthly(slug)
+    assert grant_monthly(made.granted_until + timedelta(seconds=2)) == 0
+
+
 def test_a_month_that_is_over_ends_a_subscription_before_any_sweep(tenant, clock):
     made = plans.subscribe(tenant.pk, "free")
     plans.end(tenant.pk)
