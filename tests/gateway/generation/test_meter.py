@@ -85,6 +85,16 @@ def test_what_cannot_be_extended_is_no_longer_than_may_be_taken_at_once():
     assert make_meter(can_extend=False).first_hold(10) == HoldRequest(1040, 1040)
 
 
+def test_a_prompt_that_a_foreign_server_counts_shorter_costs_no_more_than_is_held():
+    """Its shorter contexts cost more: the charge was above the hold, and the wallet below its limit."""
+    rates = [(0, "input", 90_000_000), (0, "output", 50_000_000), (60, "input", 1_000_000), (60, "output", 2_000_000)]
+    meter = make_meter(100, 20, card=CardPrices.build(uuid7(), 3, rates), can_extend=False)
+    first = meter.first_hold(10**9)
+    meter.granted(first.amount)
+    assert meter.allowed == (20, True)
+    assert meter.charge(Usage(input=59, output=20)) <= first.amount == 100 * 90 + 20 * 50 + 3
+
+
 def test_allowance_never_exceeds_max_output():
     meter = make_meter(max_output=5)
     meter.granted(10**9)
