@@ -32,6 +32,7 @@ from gateway.runtime.epoch import EpochPoller
 from gateway.runtime.principal import Line, Principal
 from gateway.services import keys
 from inference.clients import fake
+from inference.clients.remote import engine as remote_engine
 from inference.clients.remote import run as remote_run
 from inference.messages import Message
 from inference.types import SamplingParams
@@ -56,6 +57,7 @@ OWN = {
     "busy": {"echo": True, "generate_error": "overloaded"},
 }
 MOST_OUTPUT = 600
+LONG = 3_600.0  # seconds of nobody's clock: what stops here waits for the test
 FOREIGN = {"exact": "vllm", "guessed": "generic"}
 PLANS: dict[str, dict[str, Any]] = {
     "small": {"monthly_credits": 4_000, "slice_tokens": 4},
@@ -326,7 +328,7 @@ def make_world(addresses: dict[str, tuple[str, dict[str, Any]]], customers: int 
         plans.publish_version(Plan.objects.create(slug=slug, name=slug), **limits, concurrency=64, **terms)
     versions: dict[str, list[Card]] = {}
     for name, options in OWN.items():
-        shape = {"prompt_rule": "words", "pause_seconds": 30.0}
+        shape = {"prompt_rule": "words", "pause_seconds": 30.0, "prepared_seconds": LONG}
         add_model(
             name=name, kinds=["chat"], context_length=8192, rate_card=name, source="", backend="fake",
             options=shape | options,
@@ -380,6 +382,8 @@ async def opened_bench(home, monkeypatch):
 
     monkeypatch.setattr(bootstrap, "EpochPoller", watched)
     monkeypatch.setattr(fake, "FakeEngine", gated(scripts))
+    monkeypatch.setattr(Leases, "fence", lambda _: None)  # the leases are of the test's clock, the fence is of another
+    monkeypatch.setattr(remote_engine, "PREPARED_SECONDS", LONG)
     monkeypatch.setattr(remote_run, "USAGE_SECONDS", 0.05)
     monkeypatch.setattr(hold_module, "HELD_SECONDS", 0.05)
     monkeypatch.setattr(hold_module, "RETRY_SECONDS", 0.02)
@@ -390,7 +394,7 @@ async def opened_bench(home, monkeypatch):
     async with serving(servers["exact"]), serving(servers["guessed"]):
         addresses = {}
         for name, server in servers.items():
-            options = server.options(max_output=MOST_OUTPUT)
+            options = server.options(max_output=MOST_OUTPUT, idle_seconds=LONG, first_seconds=LONG)
             addresses[name] = server.address, {k: v for k, v in options.items() if k not in ("networks", "salt_key")}
         world = await in_database(make_world, addresses)
         async with opened(home) as runtime:
