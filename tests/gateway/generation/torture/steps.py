@@ -49,7 +49,7 @@ STEPS = {
     "void": 1, "refund": 1, "freeze": 1, "change_plan": 2, "end": 1, "publish": 4, "limit": 2, "jobs": 1,
     "come_back": 2,
 }  # fmt: skip
-WAITS = ("moments", "moments", "seconds", "to the end", "to the end", "over the end", "hours", "days", "month")
+WAITS = (*["moments"] * 2, *["seconds"] * 4, *["to the end"] * 2, "over the end", "hours", "days", "month")
 JOBS = timedelta(seconds=30)  # so often jobs come
 LEASE = timedelta(seconds=20)  # for so long requests run on without a renewal
 
