@@ -73,10 +73,6 @@ def with_all_that_servers_say_believed(patch):
     patch.setattr(usage.Counter, "findings", ())
 
 
-def with_holds_at_one_tier(patch):
-    patch.setattr(rating.CardPrices, "dearest_up_to", lambda card, _: card)
-
-
 def with_budgets_that_forget(patch):
     patch.setattr(BudgetRow, "spend", lambda *_: None)
 
@@ -92,7 +88,6 @@ FAULTS = [
     with_held_credit_taken_for_spent,
     with_grants_that_end_under_holds,
     with_all_that_servers_say_believed,
-    with_holds_at_one_tier,
     with_budgets_that_forget,
     with_the_plan_s_multiplier_for_batches,
 ]
