@@ -26,6 +26,7 @@ class ModelEntry:
     description: str
     created: int  # Unix seconds
     tenant: UUID | None = None  # the only one that sees it
+    project: UUID | None = None  # of that tenant the only one that sees it; None: all do
     base: str = ""  # the model that it is an adapter of
     number: int = 0  # of a tenant's own: 1 for the oldest
     default_max_tokens: int | None = None  # of an answer whose request doesn't say it
@@ -39,13 +40,13 @@ class ModelEntry:
         """Whether it takes requests of that kind."""
         return kind in self.kinds or (kind == "chat" and self.answers_labels)
 
-    def own_obstacle(self, terms: OwnTerms) -> str:
+    def own_obstacle(self, own: OwnTerms) -> str:
         """Return why a plan doesn't serve it to the tenant whose own it is; "" where it does, and for any other."""
-        return "" if self.tenant is None else terms.obstacle(self.number, self.base)
+        return "" if self.tenant is None else own.obstacle(self.number, self.base)
 
-    def is_hidden_from(self, tenant: UUID | None) -> bool:
-        """Whether it is another tenant's own."""
-        return self.tenant is not None and self.tenant != tenant
+    def is_hidden_from(self, own: OwnTerms) -> bool:
+        """Whether it is another tenant's or project's own."""
+        return self.tenant is not None and not own.sees(self.tenant, self.project)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,20 +169,20 @@ class Catalogue:
         """Every active deployment of every active model, once."""
         return tuple(entry for entries in self.deployments.values() for entry in entries if not entry.adapter)
 
-    def is_known(self, model: str, tenant: UUID | None) -> bool:
-        """Whether that tenant may know that there is a model of this name."""
+    def is_known(self, model: str, own: OwnTerms) -> bool:
+        """Whether a request on these terms may know that there is a model of this name."""
         entry = self.models.get(model)
-        return entry is not None and not entry.is_hidden_from(tenant)
+        return entry is not None and not entry.is_hidden_from(own)
 
-    def rules_for(self, tenant: UUID | None, own: OwnTerms) -> tuple[RuleEntry, ...]:
-        """Return the rules as that tenant may know them: without other tenants' own models and those of its own that
-        its plan doesn't serve, and none that leads only to such.
+    def rules_for(self, own: OwnTerms) -> tuple[RuleEntry, ...]:
+        """Return the rules as a request on these terms may know them: without own models of others and those that its
+        plan doesn't serve, and none that leads only to such.
         """
-        return tuple(seen for rule in self.rules if (seen := self._seen(rule, tenant, own)) is not None)
+        return tuple(seen for rule in self.rules if (seen := self._seen(rule, own)) is not None)
 
-    def _seen(self, rule: RuleEntry, tenant: UUID | None, own: OwnTerms) -> RuleEntry | None:
+    def _seen(self, rule: RuleEntry, own: OwnTerms) -> RuleEntry | None:
         named = {name: self.models[name] for name, _ in (*rule.targets, *rule.fallbacks)}
-        hidden = {name for name, one in named.items() if one.is_hidden_from(tenant) or one.own_obstacle(own)}
+        hidden = {name for name, one in named.items() if one.is_hidden_from(own) or one.own_obstacle(own)}
         if not hidden:
             return rule
         targets, fallbacks = (
@@ -275,6 +276,7 @@ def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
             description=row.description,
             created=int(row.created_at.timestamp()),
             tenant=row.tenant_id,
+            project=row.project_id,
             base="" if adapter is None else adapter.base.name,
             number=numbers.get(row.pk, 0),
             default_max_tokens=row.default_max_tokens,

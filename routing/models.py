@@ -17,8 +17,9 @@ class PublicModel(models.Model):
     """A model as tenants see it: name, what it can do, and by name the rate card that prices it.
 
     An adapter without a `rate_card` has that which its base has at the time. One with a `tenant` is that tenant's own:
-    no other sees it. It may be used whatever models the plan includes, as long as that includes adapters. A request
-    that doesn't bound its output gets at most `default_max_tokens` of it, without that as many as the context holds.
+    no other sees it, and with a `project` no other project of the tenant's does. It may be used whatever models the
+    plan includes, as long as that includes adapters. A request that doesn't bound its output gets at most
+    `default_max_tokens` of it, without that as many as the context holds.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -36,11 +37,19 @@ class PublicModel(models.Model):
     tenant = models.ForeignKey(
         "gateway.Tenant", on_delete=models.PROTECT, null=True, blank=True, related_name="+", editable=False
     )
+    project = models.ForeignKey(
+        "gateway.Project", on_delete=models.PROTECT, null=True, blank=True, related_name="+", editable=False
+    )
     is_active = models.BooleanField(default=True)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
         ordering = ["name"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(project=None) | Q(tenant__isnull=False), name="public_model_project_of_a_tenant"
+            )
+        ]
 
     def __str__(self) -> str:
         return self.name

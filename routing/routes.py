@@ -60,7 +60,7 @@ class _Decision:
         self.price = price
         self.draw = draw
         self.places = Places(query, catalogue, replicas, prefix=prefix, draw=draw)
-        self.rules = catalogue.rules_for(query.tenant, query.own)
+        self.rules = catalogue.rules_for(query.own)
         self.found = find_task(query, self.rules)
         self.task, self.task_source = self.found.task, self.found.source
         self.signals = list(self.found.signals)
@@ -74,7 +74,7 @@ class _Decision:
     def _by_name(self) -> Route:
         name = self.query.model
         model = self.catalogue.models.get(name)
-        if model is None or model.is_hidden_from(self.query.tenant):
+        if model is None or model.is_hidden_from(self.query.own):
             raise RoutingError("model_not_found", f"The model {name!r} does not exist.", model=name)
         if not model.serves(self.query.kind):
             serves = " and ".join(sorted(model.kinds))
@@ -126,7 +126,7 @@ class _Decision:
         if self.query.kept is None:
             return self._by(picked, rule)
         kept = self.query.kept.model
-        knows = self.catalogue.is_known(kept, self.query.tenant)
+        knows = self.catalogue.is_known(kept, self.query.own)
         conversation = Conversation(kept, self.found, self.catalogue, self.rules, targets, knows=knows)
         turn = conversation.turn(picked, rule)
         self.signals += turn.signals
@@ -169,7 +169,7 @@ class _Decision:
         model = self.catalogue.models[name]
         if model.tenant is not None:
             is_for_key = not self.query.key_models or name in self.query.key_models
-            return is_for_key and not model.is_hidden_from(self.query.tenant)
+            return is_for_key and not model.is_hidden_from(self.query.own)
         return not self.query.allowed_models or name in self.query.allowed_models
 
     # -- answers ----------------------------------------------------------------------------------------------------

@@ -111,8 +111,7 @@ class RouteQuery(msgspec.Struct, frozen=True):
     allowed_models: frozenset[str]  # empty allows all
     task: str | None = None  # the request's own task field
     prompt_characters: int = 0
-    tenant: UUID | None = None  # whose own models it may name; None: nobody's
-    own: OwnTerms = NONE_OF_ITS_OWN  # which of those the plan serves
+    own: OwnTerms = NONE_OF_ITS_OWN  # whose own models it may name, and which of those the plan serves
     key_models: frozenset[str] = frozenset()  # what its key is for, of those; empty allows all
     images: str = "none"  # what its messages have: "none", all as "data", or also "urls" that a server has to fetch
     has_tools: bool = False

@@ -163,7 +163,7 @@ class PublicModelAdmin(RowsAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[PublicModel]:
         """Return the models with the number of their active deployments."""
         rows: QuerySet[PublicModel] = super().get_queryset(request)
-        rows = rows.select_related("adapter__base", "tenant").prefetch_related(
+        rows = rows.select_related("adapter__base", "tenant", "project__tenant").prefetch_related(
             "deployments", "tenant__subscriptions__version"
         )
         return rows.annotate(active_count=Count("deployments", filter=Q(deployments__is_active=True)))

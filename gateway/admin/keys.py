@@ -78,8 +78,7 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscrip
         asked = super().clean() or self.cleaned_data
         if not self.errors:
             try:
-                project = asked.get("project")
-                self.restrictions().checked(self.instance.tenant if project is None else project.tenant)
+                self.restrictions().checked(asked.get("project") or self.instance.project)
             except ServiceError as error:
                 self.add_error(error.field if error.field in self.fields else None, error.message)
         return asked

@@ -60,7 +60,7 @@ def served_by(model: PublicModel) -> str:
     if adapter is None:
         count: int = model.active_count  # type: ignore[attr-defined] # annotated by the admin
         return f"{count} deployment{'s' * (count != 1)}"
-    whose = f", only {model.tenant}" if model.tenant is not None else ""
+    whose = f", only {model.project or model.tenant}" if model.tenant is not None else ""
     return f"adapter of {adapter.base.name}{whose}"
 
 
@@ -85,7 +85,7 @@ def _plan_obstacle(live: Live, model: PublicModel) -> str:
     if entry is None or model.tenant is None:
         return ""
     active = [one.version for one in model.tenant.subscriptions.all() if one.state == Subscription.State.ACTIVE]
-    return entry.own_obstacle(own_terms(active[0] if active else None))
+    return entry.own_obstacle(own_terms(active[0] if active else None, model.tenant_id))
 
 
 def _adapter_state(places: Sequence[AdapterPlace], adapter: Adapter) -> tuple[str, str]:

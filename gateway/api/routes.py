@@ -115,7 +115,8 @@ class RouteExplainView(TenantView):
         if subscription is None:
             raise Refusal(403, "no_subscription", "This tenant has no active subscription.")
         live = live_of(request._request)  # noqa: SLF001 - DRF's documented way to Django's request
-        decision = dry_run(live, subscription.version, asked, self.tenant.id)
+        project = None if key is None else key.project_id
+        decision = dry_run(live, subscription.version, asked, self.tenant.id, project)
         return Response(DecisionSerializer(decision.explain()).data)
 
 

@@ -18,11 +18,12 @@ from gateway.console.offers import Offer, active_subscription, offers_of
 from gateway.console.tenancy import Place, tenant_page
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import Live, live_of
-from gateway.services.adapters import adapters_of, own_terms, remove_adapter, unserved
+from gateway.services.adapters import adapters_of, own_terms, remove_adapter
 from inference.types import Kind
 from routing.catalogue import ModelEntry
 from routing.errors import RoutingError
 from routing.models import Adapter
+from routing.own_models import OwnTerms
 
 _KINDS = {"embedding": Kind.EMBEDDING, "rerank": Kind.SCORE}  # of requests for a task that no chat is for
 _WORDS = {
@@ -88,8 +89,9 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
     """Show the models of the plan, and where `auto` leads."""
     live, subscription = live_of(request), active_subscription(place.tenant)
     offers = offers_of(live, live.catalogue(), subscription)
-    own = {adapter.model.name: adapter for adapter in adapters_of(place.tenant)}
-    without = unserved(own.values(), own_terms(None if subscription is None else subscription.version))
+    version = None if subscription is None else subscription.version
+    found = adapters_of(own_terms(version, place.tenant.id))
+    own = {adapter.model.name: adapter for adapter, _ in found}
     lines = [ModelLine(one, own.get(one.entry.name), _obstacle(live, one.entry)) for one in offers]
     tasks = list(_tasks(live, subscription)) if subscription is not None and offers else []
     return render(
@@ -100,10 +102,11 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
             lines=lines,
             tasks=tasks,
             unserved=[
-                (own[name], without.get(own[name].id, "Its base is not served."))
-                for name in sorted(own.keys() - {one.entry.name for one in offers})
+                (adapter, why or "Its base is not served.")
+                for adapter, why in found
+                if adapter.model.name not in {one.entry.name for one in offers}
             ],
-            version=None if subscription is None else subscription.version,
+            version=version,
             base_url=request.build_absolute_uri("/v1"),
         ),
     )
@@ -113,11 +116,12 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
 @tenant_page
 def withdraw(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
     """Ask whether to withdraw the tenant's own adapter; then end what runs with it and remove its tensors."""
-    adapter = next((one for one in adapters_of(place.tenant) if one.id == pk), None)
+    own = OwnTerms(tenant=place.tenant.id)
+    adapter = next((one for one, _ in adapters_of(own) if one.id == pk), None)
     if adapter is None or not place.access.may("settings"):
         raise Http404
     if request.method == "POST":
-        remove_adapter(adapter.model.name, place.tenant)
+        remove_adapter(adapter.model.name, own)
         messages.success(request, f"{adapter.model.name} is withdrawn; what ran with it ends with it.")
         return redirect(reverse("console-models") + place.query)
     return render(request, "console/adapter_withdraw.html", place.context(page="models", adapter=adapter))

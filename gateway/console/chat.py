@@ -88,12 +88,15 @@ def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]
 
 
 def chat_models(offers: list[Offer]) -> list[dict[str, Any]]:
-    """Return those that answer chats, `auto` first, with the model that each is an adapter of (or nothing) and whether
-    they answer now, JSON-ready.
+    """Return those that answer chats, `auto` first, with the model that each is an adapter of (or nothing), the only
+    project that may use it (or nothing), and whether they answer now, JSON-ready.
     """
     chats = [offer for offer in offers if offer.entry.serves(Kind.CHAT)]
     if not chats:
         return []
-    auto = (auto_card([offer.card for offer in chats]), "", any(offer.is_ready for offer in chats))
-    told = [auto, *((offer.card, offer.entry.base, offer.is_ready) for offer in chats)]
-    return [{**msgspec.to_builtins(card), "base": base, "is_ready": is_ready} for card, base, is_ready in told]
+    auto = auto_card([offer.card for offer in chats])
+    told = [{**msgspec.to_builtins(auto), "base": "", "project": "", "is_ready": any(one.is_ready for one in chats)}]
+    for offer in chats:
+        whose = {"base": offer.entry.base, "project": str(offer.entry.project or ""), "is_ready": offer.is_ready}
+        told.append({**msgspec.to_builtins(offer.card), **whose})
+    return told

@@ -7,7 +7,6 @@ from typing import Any
 from uuid import UUID
 
 from django import forms
-from django.db.models import Q
 from django.utils import timezone
 
 from billing.models import Subscription
@@ -18,7 +17,7 @@ from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project
 from gateway.services.restrictions import Restrictions
 from gateway.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
-from routing.models import PublicModel
+from routing.services.catalogue import models_seen
 
 RESTRICTED, NOTHING = "restricted", "nothing"
 ACCESS = {
@@ -86,7 +85,7 @@ class KeyTermsForm(forms.Form):
         self.label_suffix = ""
         self.key = key
         self.may_manage = place.access.may_give_scopes([MANAGEMENT])
-        names = set(_models_of(place)) | set(() if key is None else key.allowed_models)
+        names = set(_models_of(place, key)) | set(() if key is None else key.allowed_models)
         self.fields["allowed_models"].choices = [(name, name) for name in sorted(names)]  # type: ignore[attr-defined]
 
     @property
@@ -193,12 +192,11 @@ def _initial(key: APIKey) -> dict[str, Any]:
     }
 
 
-def _models_of(place: Place) -> list[str]:
-    """Return the names of the models that the tenant's plan has."""
+def _models_of(place: Place, key: APIKey | None) -> list[str]:
+    """Return the names of the models that the tenant's plan has, of its own those that the key's project may use."""
     active = Subscription.objects.filter(tenant=place.tenant, state=Subscription.State.ACTIVE)
     allowed, adapters = active.values_list("version__allowed_models", "version__adapters").first() or ([], 0)
-    seen = Q(tenant=None) | Q(tenant=place.tenant) if adapters else Q(tenant=None)
-    models: list[tuple[str, UUID | None]] = list(
-        PublicModel.objects.filter(seen, is_active=True).values_list("name", "tenant")
-    )
+    project = None if key is None else key.project_id
+    seen = models_seen(place.tenant.id if adapters else None, project).filter(is_active=True)
+    models: list[tuple[str, UUID | None]] = list(seen.values_list("name", "tenant"))
     return [name for name, owner in models if not allowed or owner is not None or name in allowed]

@@ -35,7 +35,7 @@ def offers_of(live: Live, catalogue: Catalogue, subscription: Subscription | Non
     if subscription is None:
         return []
     version = subscription.version
-    tenant, own = subscription.tenant_id, own_terms(version)
+    own = own_terms(version, subscription.tenant_id)
     prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
     return [
         Offer(
@@ -45,6 +45,6 @@ def offers_of(live: Live, catalogue: Catalogue, subscription: Subscription | Non
         )
         for name, entry in sorted(catalogue.models.items())
         if (not version.allowed_models or name in version.allowed_models or entry.tenant is not None)
-        and not entry.is_hidden_from(tenant)
+        and not entry.is_hidden_from(own)
         and not entry.own_obstacle(own)
     ]

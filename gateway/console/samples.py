@@ -58,11 +58,10 @@ def _has_specialist(sample: Sample, catalogue: Catalogue, subscription: Subscrip
         plan=version.plan.slug,
         plan_default_task=version.default_task,
         allowed_models=frozenset(version.allowed_models),
-        tenant=subscription.tenant_id,
-        own=own_terms(version),
+        own=own_terms(version, subscription.tenant_id),
         prompt_characters=len(sample.text),
     )
-    met = [rule for rule in catalogue.rules_for(query.tenant, query.own) if meets(rule, query)]
+    met = [rule for rule in catalogue.rules_for(query.own) if meets(rule, query)]
 
     def models_for(task: str) -> set[str]:
         """Return the models that the first rule for the task gives to who is ready."""

@@ -16,6 +16,7 @@ from gateway.runtime.batch_lines import PREFIX, line_in
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.services.networks import is_within
+from routing.own_models import OwnTerms
 
 AUTO = "auto"
 
@@ -85,7 +86,7 @@ def note_refusal(
         return
     # Names that clients make up are not stored, and so that nobody learns of them neither are other tenants' own.
     entry = runtime.snapshot.catalogue.models.get(model)
-    known = model == AUTO or (entry is not None and not entry.is_hidden_from(tenant))
+    known = model == AUTO or (entry is not None and not entry.is_hidden_from(OwnTerms(tenant=tenant)))
     runtime.refusals.note(refusal, request_id, tenant=tenant, api_key=api_key, model=model if known else "")
 
 

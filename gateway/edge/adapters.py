@@ -1,14 +1,12 @@
-"""``/v1/adapters``: making, listing, showing and deleting a tenant's own models."""
+"""``/v1/adapters``: making, listing, showing and deleting a project's own models."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from uuid import UUID
 
 from billing.ids import uuid7
 from gateway.edge.access import principal_of
@@ -22,7 +20,7 @@ from gateway.http.asgi import Receive, Scope, Send, send_json
 from gateway.models import StoredFile, Tenant
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
-from gateway.services.adapters import adapters_of, add_adapter, check_adapter, remove_adapter, unserved
+from gateway.services.adapters import adapters_of, add_adapter, check_adapter, remove_adapter
 from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
 from gateway.wire.decode import decode, invalid, require_no_nul
 from gateway.wire.files import PREFIX
@@ -32,7 +30,7 @@ PURPOSE = "adapter"
 
 
 async def adapters(scope: Scope, receive: Receive, send: Send) -> None:
-    """List the tenant's adapters, or make one of a file."""
+    """List the adapters that the project may use, or make one of a file."""
     require_method(scope, "GET", "POST")
     principal = await principal_of(scope)
     runtime = runtime_of(scope)
@@ -41,31 +39,33 @@ async def adapters(scope: Scope, receive: Receive, send: Send) -> None:
         require_no_nul("base", request.base)
         require_no_nul("description", request.description)
         await take_request(runtime, principal)  # every gateway and worker hears of an adapter that comes or goes
-        await send_json(send, 200, _told(runtime, await _made(runtime, principal, request), {}))
+        await send_json(send, 200, _told(runtime, await _made(runtime, principal, request)))
         return
-    found = await runtime.threads.run(partial(adapters_of, Tenant(id=principal.tenant)), owner=principal.tenant)
-    without = unserved(found, principal.own)
-    await send_json(send, 200, AdapterList(data=[_told(runtime, adapter, without) for adapter in found]))
+    found = await runtime.threads.run(partial(adapters_of, principal.own), owner=principal.tenant)
+    await send_json(send, 200, AdapterList(data=[_told(runtime, *one) for one in found]))
 
 
 async def adapter(scope: Scope, receive: Receive, send: Send) -> None:
     """Show or delete one adapter."""
     require_method(scope, "GET", "DELETE")
     principal = await principal_of(scope)
-    runtime, tenant = runtime_of(scope), Tenant(id=principal.tenant)
+    runtime = runtime_of(scope)
     name = scope["url_route"]["kwargs"]["name"]
     if "\0" in name:  # PostgreSQL compares no such text
         raise _unknown(name)
     if scope["method"] == "DELETE":
         await take_request(runtime, principal)
-        if not await runtime.threads.run(partial(remove_adapter, name, tenant), owner=tenant.id):
+        try:
+            is_removed = await runtime.threads.run(partial(remove_adapter, name, principal.own), owner=principal.tenant)
+        except ServiceError as error:
+            raise Refusal(403, "adapter_shared", error.message, param="name") from error
+        if not is_removed:
             raise _unknown(name)
         await send_json(send, 200, AdapterDeleted(id=name))
         return
-    all_own = await runtime.threads.run(partial(adapters_of, tenant), owner=tenant.id)
-    for found in all_own:
+    for found, obstacle in await runtime.threads.run(partial(adapters_of, principal.own), owner=principal.tenant):
         if found.model.name == name:
-            await send_json(send, 200, _told(runtime, found, unserved(all_own, principal.own)))
+            await send_json(send, 200, _told(runtime, found, obstacle))
             return
     raise _unknown(name)
 
@@ -114,6 +114,7 @@ def _add(principal: Principal, request: AdapterRequest, weights: Path) -> Adapte
         name=request.name,
         description=request.description,
         tenant=Tenant.objects.get(id=principal.tenant),
+        project=principal.project,
     )
 
 
@@ -122,11 +123,11 @@ def _copy(file: StoredFile, draft: Path) -> None:
         shutil.copyfileobj(stored, copy)
 
 
-def _told(runtime: Runtime, adapter: Adapter, without: Mapping[UUID, str]) -> AdapterObject:
-    """Return the adapter for clients; `without` says why the plan doesn't serve some."""
+def _told(runtime: Runtime, adapter: Adapter, obstacle: str = "") -> AdapterObject:
+    """Return the adapter for clients; `obstacle` is why the plan doesn't serve it."""
     reason = runtime.engines.adapter_state(adapter.base.name, str(adapter.id))
-    return adapter_object(adapter, reason, without.get(adapter.id, ""))
+    return adapter_object(adapter, reason, obstacle)
 
 
 def _unknown(name: str) -> Refusal:
-    return Refusal(404, "adapter_not_found", f"You have no adapter '{name[:120]}'.", param="name")
+    return Refusal(404, "adapter_not_found", f"This project has no adapter '{name[:120]}'.", param="name")

@@ -59,7 +59,7 @@ async def read(
     """
     if not is_automatic(query.model) or says_task(query)[0]:
         return query
-    rules = catalogue.rules_for(query.tenant, query.own)
+    rules = catalogue.rules_for(query.own)
     if not to_compare(query, rules):
         return query
     query = msgspec.structs.replace(query, instruction=hook.read(texts.messages))
@@ -95,7 +95,6 @@ def query_of(principal: Principal, intent: Intent) -> RouteQuery:
         plan=principal.plan,
         plan_default_task=principal.default_task,
         allowed_models=principal.allowed_models,
-        tenant=principal.tenant,
         own=principal.own,
         key_models=principal.key_models,
         task=intent.task,

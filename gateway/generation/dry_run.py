@@ -51,17 +51,20 @@ class Wanted:
     conversation: str = ""
 
 
-def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOBODY) -> Route:
-    """Return the decision for a request of `tenant` on those terms; raise the RoutingError for why there is none.
+def dry_run(
+    live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID | None = None, project: UUID | None = None
+) -> Route:
+    """Return the decision for a request of the `tenant`'s `project` on those terms; raise the RoutingError for why
+    there is none. Without a project it may name every model of the tenant's own.
 
     Its text is compared with the rules' examples as a request's is, and kept nowhere but in that comparison's cache of
     digests.
     """
     length = len(wanted.text) if wanted.prompt_characters is None else wanted.prompt_characters
     catalogue = live.catalogue()
-    key = frozenset(wanted.models)
+    key, own = frozenset(wanted.models), own_terms(version, tenant, project)
     known = (catalogue.models.get(name) for name in key)
-    has_own = any(model is not None and model.tenant == tenant for model in known)
+    has_own = any(model is not None and model.tenant is not None and not model.is_hidden_from(own) for model in known)
     allowed = models_of_key(key, frozenset(version.allowed_models), has_own=has_own)
     if allowed is None:
         raise RoutingError(
@@ -74,8 +77,7 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
         plan_default_task=version.default_task,
         allowed_models=allowed,
         key_models=key,
-        tenant=tenant if tenant != NOBODY else None,
-        own=own_terms(version),
+        own=own,
         task=wanted.task or None,
         prompt_characters=length,
         images=wanted.images,
@@ -83,7 +85,8 @@ def dry_run(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID = NOB
         has_schema=wanted.schema,
         kept=Kept(wanted.conversation) if wanted.conversation else None,
     )
-    asker = Asker(tenant, str(tenant), version.priority, 1000)
+    asked_by = tenant or NOBODY
+    asker = Asker(asked_by, str(asked_by), version.priority, 1000)
     texts = Texts((Message("user", (wanted.text,)),), ends_of(wanted.text))
     examples = live.runtime.examples if live.runtime is not None else None
     query = async_to_sync(read)(examples, query, catalogue, texts, asker)

@@ -63,7 +63,7 @@ class Principal:
     key_credit_bucket: Bucket | None = None
     key_concurrency: int | None = None
     budget: UUID | None = None
-    own: OwnTerms = NONE_OF_ITS_OWN  # which models of the tenant's own its plan serves
+    own: OwnTerms = NONE_OF_ITS_OWN  # which models of the tenant's own the project has, and the plan serves
     queue: str = field(init=False, compare=False)
     """The name under which its requests wait and are counted: a tenant's batches apart from all else of it."""
 
@@ -75,7 +75,7 @@ class Principal:
         """Whether the plan, or for a tenant's own model the tenant, and the key let it use the model."""
         if model.tenant is not None:
             is_for_key = not self.key_models or model.name in self.key_models
-            return model.tenant == self.tenant and is_for_key and not model.own_obstacle(self.own)
+            return is_for_key and not model.is_hidden_from(self.own) and not model.own_obstacle(self.own)
         return not self.allowed_models or model.name in self.allowed_models
 
     @property

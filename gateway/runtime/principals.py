@@ -419,7 +419,7 @@ def _principal(
         slice_tokens=terms["slice_tokens"],
         resume_s=terms["resume_s"],
         allowed_models=frozenset(terms["allowed_models"]),
-        own=OwnTerms(terms["adapters"], frozenset(terms["allowed_models"])),
+        own=OwnTerms(terms["adapters"], frozenset(terms["allowed_models"]), tenant, project),
         default_task=terms["default_task"],
         response_storage=row["tenant__response_storage"],
         leaves_out_hosted=row["tenant__hosted_tools"] == Tenant.HostedTools.LEAVE_OUT,

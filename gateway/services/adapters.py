@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -27,7 +27,7 @@ from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, Adapt
 from inference.types import Kind
 from routing.catalogue import ADAPTABLE, by_age
 from routing.models import Adapter, Deployment, PublicModel
-from routing.own_models import NONE_OF_ITS_OWN, OwnTerms
+from routing.own_models import OwnTerms
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 MOST_NAMES = 1000
@@ -43,12 +43,13 @@ def add_adapter(
     rate_card: str = "",
     description: str = "",
     tenant: Tenant | None = None,
+    project: UUID | None = None,
 ) -> Adapter:
     """Make `name` a public model: the model `base` with the adapter of `config` and the safetensors file `weights`.
 
     It has the price list that its base has at the time, unless `rate_card` names its own. With a `tenant` it is that
-    tenant's own, within the limits of its plan, and its public name is "<slug>/<name>". Raise ServiceError with the
-    field and the reason.
+    tenant's own, within the limits of its plan, and its public name is "<slug>/<name>"; all projects share it unless it
+    is for one `project`. Raise ServiceError with the field and the reason.
     """
     try:
         size = weights.stat().st_size
@@ -63,7 +64,8 @@ def add_adapter(
         with transaction.atomic():
             if tenant is not None:
                 require_room(tenant, checked.rank, size)
-            adapter.model = _public_model(public, base_row, rate_card, description, tenant)
+            terms = {"rate_card": rate_card, "description": description}
+            adapter.model = _public_model(public, base_row, **terms, tenant=tenant, project=project)
             adapter.save(force_insert=True)
     except IntegrityError as error:  # somebody else has just taken the name
         files.remove(adapter)
@@ -117,16 +119,19 @@ def add_adapter_folder(
     )
 
 
-def remove_adapter(name: str, tenant: Tenant | None = None) -> bool:
-    """Withdraw the model `name` and remove its tensors; False where there is none, or none of the `tenant`'s own.
+def remove_adapter(name: str, own: OwnTerms | None = None) -> bool:
+    """Withdraw the model `name` and remove its tensors; False where there is none, or none that is known to `own`.
 
-    Requests that run with it end with it.
+    Requests that run with it end with it. Raise ServiceError where one project would withdraw what all share.
     """
     with transaction.atomic():
         found = Adapter.objects.select_related("model").filter(model__name=name, model__is_active=True)
-        adapter = (found if tenant is None else found.filter(model__tenant=tenant)).first()
-        if adapter is None:
+        adapter = found.first()
+        if adapter is None or (own is not None and not _is_own(adapter, own)):
             return False
+        if own is not None and own.project is not None and adapter.model.project_id is None:
+            text = f"All projects share {name!r}: an owner or admin withdraws it on the page Models."
+            raise ServiceError("name", text)
         adapter.model.is_active = False
         adapter.model.save(update_fields=["is_active"])
         identifier = adapter.id
@@ -174,22 +179,26 @@ def bases() -> list[str]:
     return [name for name, kinds in rows if Kind.CHAT in kinds]
 
 
-def own_terms(version: PlanVersion | None) -> OwnTerms:
-    """Return which of a tenant's own models these terms of its plan serve; None stands for no plan."""
-    return NONE_OF_ITS_OWN if version is None else OwnTerms(version.adapters, frozenset(version.allowed_models))
+def own_terms(version: PlanVersion | None, tenant: UUID | None, project: UUID | None = None) -> OwnTerms:
+    """Return what the tenant's project has of its own models on these terms of its plan; None stands for no plan."""
+    if version is None:
+        return OwnTerms(tenant=tenant, project=project)
+    return OwnTerms(version.adapters, frozenset(version.allowed_models), tenant, project)
 
 
-def unserved(adapters: Iterable[Adapter], terms: OwnTerms) -> dict[UUID, str]:
-    """Return by id why the plan doesn't serve some of a tenant's `adapters`, which are all that it has."""
-    numbered = enumerate(by_age(adapters), 1)
-    obstacles = {adapter.id: terms.obstacle(number, adapter.base.name) for number, adapter in numbered}
-    return {identifier: obstacle for identifier, obstacle in obstacles.items() if obstacle}
+def adapters_of(own: OwnTerms) -> list[tuple[Adapter, str]]:
+    """Return the adapters that are known on these terms, by name, each with why the plan doesn't serve it, "" where it
+    does.
+    """
+    rows = Adapter.objects.filter(model__tenant=own.tenant, model__is_active=True)
+    numbered = enumerate(by_age(rows.select_related("model__project", "base")), 1)
+    told = [(one, own.obstacle(number, one.base.name)) for number, one in numbered if _is_own(one, own)]
+    return sorted(told, key=lambda pair: pair[0].model.name)
 
 
-def adapters_of(tenant: Tenant) -> list[Adapter]:
-    """Return the tenant's own adapters, by name."""
-    own = Adapter.objects.filter(model__tenant=tenant, model__is_active=True)
-    return list(own.select_related("model", "base").order_by("model__name"))
+def _is_own(adapter: Adapter, own: OwnTerms) -> bool:
+    model = adapter.model
+    return model.tenant_id is not None and own.sees(model.tenant_id, model.project_id)
 
 
 def _base_of(name: str, tenant: Tenant | None) -> PublicModel:
@@ -233,7 +242,9 @@ def _check_tensors(weights: Path, size: int, config: AdapterConfig) -> None:
         raise ServiceError("file_id", f"{WEIGHTS} can't be read: {error.strerror}") from error
 
 
-def _public_model(name: str, base: PublicModel, rate_card: str, description: str, tenant: Tenant | None) -> PublicModel:
+def _public_model(
+    name: str, base: PublicModel, *, rate_card: str, description: str, tenant: Tenant | None, project: UUID | None
+) -> PublicModel:
     """Return the active public model of that name, new or one that was withdrawn; raise ServiceError if it is taken."""
     model = PublicModel.objects.select_for_update().filter(name=name).first() or PublicModel(name=name)
     is_known = not model._state.adding  # noqa: SLF001 - Django's documented name
@@ -245,7 +256,8 @@ def _public_model(name: str, base: PublicModel, rate_card: str, description: str
         raise ServiceError("name", f"Your models had {MOST_NAMES} names: give one that an earlier one of yours had.")
     cards.ensure_card(rate_card or base.rate_card, Kind.CHAT.value)
     model.kinds, model.context_length, model.rate_card = base.kinds, base.context_length, rate_card
-    model.description, model.tenant, model.is_active = description, tenant, True
+    model.description, model.is_active = description, True
+    model.tenant, model.project_id = tenant, project
     model.save()
     return model
 

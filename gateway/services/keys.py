@@ -88,7 +88,7 @@ def create_key(
     if project.tenant_id != tenant.id or not project.is_active:
         raise ServiceError("project", "No such project.")
     _check_name_and_end(name, expires_at)
-    restrictions = restrictions.checked(tenant)
+    restrictions = restrictions.checked(project)
     _keep_below_the_most(tenant)
     secret = _new_secret()
     key = APIKey(
@@ -124,7 +124,7 @@ def change_key(
     name, expires_at = change.get("name", mine.name), change.get("expires_at", mine.expires_at)
     wanted = _checked_scopes(change.get("scopes", mine.scopes))
     _check_name_and_end(name, expires_at if expires_at != mine.expires_at else None)
-    restrictions = Restrictions.named({**had.by_name(), **change}).checked(tenant, had.allowed_models)
+    restrictions = Restrictions.named({**had.by_name(), **change}).checked(mine.project, had.allowed_models)
     wider = restrictions.wider_than(had)
     if not expanded(wanted) <= expanded(mine.scopes):
         wider = "scopes"

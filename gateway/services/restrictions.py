@@ -6,16 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from django.db.models import Q
-
 from billing.models import Wallet
 from billing.services.budgets import SpendLimits, limits_of, set_budget
 from billing.services.plans import latest_versions
 from gateway.audit.trail import record
 from gateway.errors.service import ServiceError
-from gateway.models import APIKey, Tenant
+from gateway.models import APIKey, Project
 from gateway.services.networks import parsed_networks
-from routing.models import PublicModel
+from routing.services.catalogue import models_seen
 
 _RATES = ("request_limit", "credit_limit", "concurrency")
 _LARGEST = {"request_limit": 2**31 - 1, "credit_limit": 2**62, "concurrency": 2**31 - 1}
@@ -69,16 +67,17 @@ class Restrictions:
                 return name
         return ""
 
-    def checked(self, tenant: Tenant, had: Collection[str] = ()) -> Restrictions:
-        """Return the same in one spelling; raise ServiceError naming what is wrong for a key of the tenant.
+    def checked(self, project: Project, had: Collection[str] = ()) -> Restrictions:
+        """Return the same in one spelling; raise ServiceError naming what is wrong for a key of the project.
 
         The models that it `had` may be gone by now.
         """
         models = tuple(sorted(set(self.allowed_models)))
-        seen = PublicModel.objects.filter(Q(tenant=None) | Q(tenant=tenant), name__in=models)
+        seen = models_seen(project.tenant_id, project.id).filter(name__in=models)
         known = {*had, *seen.values_list("name", flat=True)}
         if unknown := [name for name in models if name not in known]:
-            raise ServiceError("allowed_models", f"There is no model {unknown[0][:120]!r}.")
+            text = f"There is no model {unknown[0][:120]!r} for the project {project.name}."
+            raise ServiceError("allowed_models", text)
         for name in _RATES:
             limit = getattr(self, name)
             if limit is not None and not 1 <= limit <= _LARGEST[name]:

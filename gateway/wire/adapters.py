@@ -37,7 +37,7 @@ class AdapterObject(msgspec.Struct, kw_only=True):
 
 
 class AdapterList(msgspec.Struct, kw_only=True):
-    """All adapters of a tenant."""
+    """All adapters that a project may use."""
 
     object: Literal["list"] = "list"
     data: list[AdapterObject]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 from django.db import transaction
+from django.db.models import Q, QuerySet
 
 from routing.models import Deployment, ModelAlias, Node, PublicModel, Replica
 from routing.tasks import is_automatic
@@ -111,6 +113,14 @@ def check_alias(name: str, target: str) -> None:
         raise ValueError(f"{name} is a model already: choose another name")
     if not is_automatic(target) and not active.filter(name=target, tenant=None).exists():
         raise ValueError(f"there is no model {target}: see `manage.py models list`")
+
+
+def models_seen(tenant: UUID | None, project: UUID | None = None) -> QuerySet[PublicModel]:
+    """Return everybody's models and the tenant's own; with a `project` of these those that it may use."""
+    own = Q(tenant=tenant)
+    if project is not None:
+        own &= Q(project=None) | Q(project=project)
+    return PublicModel.objects.filter(Q(tenant=None) | own)
 
 
 def _default_name(model: PublicModel) -> str:

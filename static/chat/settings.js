@@ -20,8 +20,8 @@ export class Settings extends EventTarget {
     $("project").replaceChildren(...data.projects.map(({ id, name }) => el("option", { value: id }, name)));
     if (data.projects.some(({ id }) => id === kept.project)) $("project").value = kept.project;
     document.querySelector(".project").hidden = data.projects.length < 2;
-    $("models").replaceChildren(...data.models.map(choice));
-    this.model = data.models.some(({ id }) => id === kept.model) ? kept.model : (data.models[0]?.id ?? "");
+    this.model = kept.model;
+    this.#offer();
     $("system").value = kept.system ?? "";
     this.temperature = kept.temperature ?? null;
     $("max-output").value = kept.maxOutput ?? "";
@@ -43,7 +43,15 @@ export class Settings extends EventTarget {
     return wanted >= 1 ? Math.min(wanted, 1_000_000) : null;
   }
 
+  /** Show the models that the project may use; where the picked one isn't among them, the first is picked. */
+  #offer() {
+    const offered = this.#models.filter(({ project }) => !project || project === this.project);
+    $("models").replaceChildren(...offered.map(choice));
+    if (!offered.some(({ id }) => id === this.model)) this.model = offered[0]?.id ?? "";
+  }
+
   #listen() {
+    $("project").addEventListener("input", () => this.#offer());
     $("models").addEventListener("change", (event) => {
       this.model = event.target.value;
       this.#changed();

@@ -7,6 +7,7 @@ import pytest
 
 from routing.catalogue import Ceiling, RuleEntry
 from routing.errors import RoutingError
+from routing.own_models import OwnTerms
 from routing.routes import route
 from routing.types import Kept, Price
 from tests.routing.test_routes import AT_BIG, AT_BIG_2, AT_SMALL, SMALL, Replicas, ask, catalogue
@@ -143,7 +144,7 @@ def test_from_another_tenants_model_nothing_rises_either():
     book = catalogue(RuleEntry("now", "", "", None, None, (("small", 1),)))
     told = []
     for models in (book.models, {**book.models, secret.name: secret}):
-        query = ask(kept=Kept(secret.name), tenant=uuid4())
+        query = ask(kept=Kept(secret.name), own=OwnTerms(tenant=uuid4()))
         prices = {**PRICES, secret.name: Price(1, 10)}
         told.append(route(query, replace(book, models=models), Replicas(), price=prices.get))
     assert told[0].explain() == told[1].explain()

@@ -117,7 +117,7 @@ def test_only_rules_that_can_make_a_difference_are_compared(query, rules, compar
 NAMES = ("m1", "m2", "m3", "m4")
 TASKS = ("", "chat", "classify")
 PLANS = ("", "business", "free")
-TENANTS = (uuid4(), uuid4())
+TENANTS, PROJECTS = (uuid4(), uuid4()), (uuid4(), uuid4())
 ceilings = st.none() | st.builds(
     Ceiling,
     price=st.none() | st.integers(0, 4),
@@ -154,8 +154,12 @@ queries = st.builds(
     allowed_models=st.frozensets(st.sampled_from(NAMES), min_size=1),
     prompt_characters=st.sampled_from([0, 100]),
     has_tools=st.booleans(),
-    tenant=st.sampled_from([None, *TENANTS]),
-    own=st.builds(OwnTerms, st.integers(0, 3)),
+    own=st.builds(
+        OwnTerms,
+        st.integers(0, 3),
+        tenant=st.sampled_from([None, *TENANTS]),
+        project=st.sampled_from([None, *PROJECTS]),
+    ),
     kept=st.none() | st.builds(Kept, model=st.sampled_from((*NAMES, "gone"))),
     compared=st.none() | st.just(Comparison(abstained="late")),
 )
@@ -190,11 +194,17 @@ class Drawn:
 def test_an_explanation_is_complete_and_auto_stays_in_the_tenants_plan(query, rules, data):
     owners = data.draw(st.dictionaries(st.sampled_from(NAMES), st.sampled_from(TENANTS)))
     numbers = {name: data.draw(st.integers(1, 3)) for name in NAMES}
+    projects = {name: data.draw(st.sampled_from([None, *PROJECTS])) for name in owners}
     models = {
-        name: ModelEntry(name, frozenset({"chat"}), 1000, name, "", 0, owners.get(name), number=numbers[name])
+        name: ModelEntry(
+            name, frozenset({"chat"}), 1000, name, "", 0, owners.get(name), projects.get(name), number=numbers[name]
+        )
         for name in NAMES
     }
-    hidden = {name for name, owner in owners.items() if owner != query.tenant or numbers[name] > query.own.most}
+    foreign = {name for name, owner in owners.items() if owner != query.own.tenant}
+    if query.own.project is not None:
+        foreign |= {name for name, project in projects.items() if project not in (None, query.own.project)}
+    hidden = foreign | {name for name in owners if numbers[name] > query.own.most}
     had = set() if query.kept is None else {query.kept.model}  # its own conversation had it before it was another's
     places = {}
     for name in NAMES:
@@ -214,7 +224,7 @@ def test_an_explanation_is_complete_and_auto_stays_in_the_tenants_plan(query, ru
     if refused:
         assert not any(name in refused for name in hidden - had)
         return
-    assert decision.model in query.allowed_models or owners.get(decision.model) == query.tenant is not None
+    assert decision.model in query.allowed_models or owners.get(decision.model) == query.own.tenant is not None
     assert not (hidden - had) & {one.model for one in decision.candidates}
     assert ids[decision.model] not in unready
     giver = next(rule for rule in rules if rule.name == decision.rule)

@@ -216,8 +216,11 @@ class Command(BaseCommand):
             self.stdout.write(
                 f"{row.model.name}  {kinds}  {row.model.context_length} tokens  {_source(row) or row.backend}  {where}"
             )
-        for adapter in Adapter.objects.filter(model__is_active=True).select_related("model__tenant", "base"):
-            whose = f"  only {adapter.model.tenant.slug}" if adapter.model.tenant else ""
+        for adapter in Adapter.objects.filter(model__is_active=True).select_related(
+            "model__tenant", "model__project", "base"
+        ):
+            tenant, project = adapter.model.tenant, adapter.model.project
+            whose = f"  only {tenant.slug}" + (f", {project.name}" if project else "") if tenant else ""
             self.stdout.write(f"{adapter.model.name}  adapter of {adapter.base.name}, rank {adapter.rank}{whose}")
         if not rows:
             self.stdout.write("no model yet: manage.py models add <hub id | folder | GGUF file>")

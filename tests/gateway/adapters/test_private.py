@@ -13,8 +13,9 @@ from django.db import transaction
 from billing.models import UsageRecord
 from billing.services import plans
 from gateway.batches.driver import Driver
+from gateway.models import Project
 from gateway.services import keys
-from gateway.services.adapters import add_adapter_folder
+from gateway.services.adapters import add_adapter_folder, remove_adapter
 from gateway.services.restrictions import Restrictions
 from routing.models import PublicModel, RouteRule, RouteTarget
 from tests.gateway.adapters.files import save, tensors
@@ -101,6 +102,54 @@ async def test_each_sees_and_uses_its_own_alone(two, tmp_path):
         await settled(runtime)
     records = await in_database(lambda: list(UsageRecord.objects.values_list("tenant", "model")))
     assert sorted(records) == sorted((world.tenant.id, two.name(world)) for world in (two.mine, two.theirs))
+
+
+async def test_a_projects_own_is_nothing_to_another_project_and_a_tenants_is_for_all(two, tmp_path):
+    """`own` is the tenant's, made by an operator; `law` is made by a key, and so its project's."""
+    mine = two.mine
+
+    def second():
+        project = Project.objects.create(tenant=mine.tenant, name="Second")
+        return project, keys.create_key(tenant=mine.tenant, project=project, name="second")[1]
+
+    project, secret = await in_database(second)
+    own, law = two.name(mine), f"{mine.tenant.slug}/law"
+    async with opened(tmp_path) as runtime:
+        app, engine = with_runtime(runtime), two.take(runtime)
+        content = form(tensors(), filename="adapter_model.safetensors", purpose="adapter")
+        file = (await ask(app, "/v1/files", content, headers=TYPE, key=mine.secret)).json()["id"]
+        config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
+        body = {"base": "fake", "name": "law", "file_id": file, "config": config}
+        before = await runtime.epoch.current()
+        made = await ask(app, "/v1/adapters", body, key=mine.secret)
+        assert (made.status, made.json().get("id")) == (200, law), made.body
+        identifier = await in_database(lambda: str(PublicModel.objects.get(name=law).adapter.id))
+        engine.options = replace(engine.options, adapters=(*engine.options.adapters, identifier))
+        while await runtime.epoch.current() == before:
+            await runtime.epoch.next()
+
+        async def seen(key):
+            lists = [(await ask(app, path, key=key)).json()["data"] for path in ("/v1/adapters", "/v1/models")]
+            return [{one["id"] for one in found} - {"auto", "fake"} for found in lists]
+
+        assert await seen(mine.secret) == [{own, law}] * 2
+        assert await seen(secret) == [{own}] * 2
+        for path, body in PATHS.items():
+            answer = await ask(app, path, {"model": law, **body}, key=secret)
+            assert (answer.status, b"model_not_found" in answer.body) == (404, True), (path, answer.body)
+        for method in ("GET", "DELETE"):
+            answer = await ask(app, f"/v1/adapters/{law}", method=method, key=secret)
+            assert_error(answer, 404, "adapter_not_found")
+        for key in (secret, mine.secret):
+            assert (await ask(app, "/v1/chat/completions", {"model": own, "messages": HELLO}, key=key)).status == 200
+            answer = await ask(app, f"/v1/adapters/{own}", method="DELETE", key=key)
+            assert_error(answer, 403, "adapter_shared")
+        with pytest.raises(Exception, match="There is no model"):
+            await in_database(lambda: Restrictions((law,)).checked(project))
+        assert (await chat(app, mine, law)).status == 200
+        assert (await ask(app, f"/v1/adapters/{law}", method="DELETE", key=mine.secret)).status == 200
+        assert (await seen(mine.secret))[0] == {own}
+        await settled(runtime)
 
 
 PATHS = {
@@ -234,7 +283,7 @@ async def test_a_plan_that_is_narrowed_serves_what_is_left_of_it_and_all_again_o
         await check(2, ["other"], {old: no_base, new: no_base})
         await check(2, ["fake"], {old: "", new: ""})
         await check(1, ["fake"], {old: "", new: too_many})
-        assert (await ask(app, f"/v1/adapters/{old}", method="DELETE", key=two.mine.secret)).status == 200
+        assert await in_database(remove_adapter, old)
         await check(1, ["fake"], {new: ""})
         await settled(runtime)
 
@@ -363,7 +412,7 @@ async def test_keys_of_one_can_be_for_its_own_alone(two, tmp_path):
     tenant = two.mine.tenant
     names = two.name(two.mine), two.name(two.theirs)
     with pytest.raises(Exception, match="There is no model"):
-        await in_database(lambda: Restrictions(names).checked(tenant))
+        await in_database(lambda: Restrictions(names).checked(two.mine.project))
 
     def narrow():
         plan = plans.latest_version("test")

@@ -32,6 +32,7 @@ from inference.config import EngineConfig
 from inference.sources.adapters import WEIGHTS
 from routing import catalogue
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
+from routing.own_models import OwnTerms
 from routing.services.catalogue import add_model, remove_model
 from routing.services.defaults import ensure_default_routes
 from tests.gateway.adapters.files import save, tensors
@@ -230,9 +231,9 @@ def test_a_tenants_own_are_within_the_terms_of_its_plan(tmp_path, acme, other, s
         add("c")
     subscribe(other, adapters=1)
     assert add("a", other).model.name == "other/a"
-    assert not remove_adapter("acme/a", other.tenant)
-    assert remove_adapter("acme/a", acme.tenant)
-    assert [adapter.model.name for adapter in adapters_of(acme.tenant)] == ["acme/b"]
+    assert not remove_adapter("acme/a", OwnTerms(tenant=other.tenant.id))
+    assert remove_adapter("acme/a", OwnTerms(tenant=acme.tenant.id))
+    assert [adapter.model.name for adapter, _ in adapters_of(OwnTerms(tenant=acme.tenant.id))] == ["acme/b"]
     # A name that another tenant had is not taken over with what was its own.
     PublicModel.objects.filter(name="acme/a").update(tenant=other.tenant)
     with pytest.raises(ServiceError, match="already"):
@@ -312,7 +313,7 @@ def test_a_tenants_names_are_bounded_and_may_be_had_again(tmp_path, acme, monkey
 
     def had(name) -> None:
         add_adapter_folder(save(tmp_path / name), base="base", name=name, tenant=acme.tenant)
-        remove_adapter(f"acme/{name}", acme.tenant)
+        remove_adapter(f"acme/{name}", OwnTerms(tenant=acme.tenant.id))
 
     had("a")
     had("b")
@@ -380,7 +381,7 @@ def test_a_name_that_is_had_again_has_nothing_of_the_first(tmp_path, acme):
         assert entry.adapter == identifier
         ids.append(identifier)
         contents.append(offered_at.joinpath("adapter_model.safetensors").read_bytes())
-        assert remove_adapter("acme/own", acme.tenant)
+        assert remove_adapter("acme/own", OwnTerms(tenant=acme.tenant.id))
     assert len(set(ids)) == len(set(contents)) == 2
 
 

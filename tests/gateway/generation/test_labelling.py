@@ -221,7 +221,7 @@ TEXTS_RULE = RuleEntry("texts", "", "extract", None, None, (("writer", 1),), str
 TENANT = uuid7()
 OWN = {
     "writer": replace(ADAPTER, tenant=TENANT, number=1),
-    "terms": {"tenant": TENANT, "own": OwnTerms(most=1)},
+    "terms": {"tenant": TENANT, "own": OwnTerms(most=1, tenant=TENANT)},
 }
 
 
