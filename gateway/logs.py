@@ -26,7 +26,7 @@ from inference.logs import BackgroundStream
 
 # Secrets that work by themselves: tokens in the addresses of links (ours and allauth's), and API keys.
 _SECRETS = re.compile(
-    r"(?P<before>/(?:links|invitations|accounts/(?:password/reset/key|confirm-email))/|sk-sluice-)[^/\s\"']+"
+    r"(?P<before>/(?:links|invitations|addresses|accounts/(?:password/reset/key|confirm-email))/|sk-sluice-)[^/\s\"']+"
 )
 
 

@@ -316,7 +316,9 @@ ACCOUNT_EMAIL_UNKNOWN_ACCOUNTS = False
 ACCOUNT_EMAIL_SUBJECT_PREFIX = "[Sluice] "
 ACCOUNT_SESSION_REMEMBER = True
 SLUICE_SIGN_IN_RATE = env.rate("SLUICE_SIGN_IN_RATE", "30/m")
-ACCOUNT_RATE_LIMITS = dict.fromkeys(("login", "open_link", "open_invitation"), f"{SLUICE_SIGN_IN_RATE}/ip")
+ACCOUNT_RATE_LIMITS = dict.fromkeys(
+    ("login", "open_link", "open_invitation", "open_address"), f"{SLUICE_SIGN_IN_RATE}/ip"
+)
 MFA_TOTP_ISSUER = "Sluice"
 EMAIL_TIMEOUT = 10  # seconds for each answer of the mail server
 vars().update(env.mail("SLUICE_EMAIL_URL", "consolemail://"))

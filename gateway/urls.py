@@ -21,6 +21,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("accounts/", include("gateway.accounts.urls")),
     path("links/<str:token>/", views.open_link, name="link-open"),
     path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
+    path("addresses/<str:token>/", views.open_address, name="address-open"),
     path("", include("gateway.console.urls")),
     re_path(r"^docs/?$", RedirectView.as_view(pattern_name="api-docs"), name="docs"),
     path("api/v1/", include("gateway.api.urls")),

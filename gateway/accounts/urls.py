@@ -1,7 +1,7 @@
 """The pages of people's own accounts: of allauth's pages only those listed here.
 
-There is none for addresses: an address is proved by the link of an invitation or of a sign-up, belongs to one user, and
-is changed by an operator. A second, unproved address could claim somebody else's account.
+There is none for addresses: an address is proved by the link of an invitation, a sign-up or a change that a superuser
+asks for, and belongs to one user. A second, unproved address could claim somebody else's account.
 """
 
 from __future__ import annotations

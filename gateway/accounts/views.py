@@ -1,4 +1,4 @@
-"""Pages of sign-in links and invitations. A link's GET shows a button, only POST does something.
+"""Pages of sign-in links, invitations and confirmed addresses. A link's GET shows a button, only POST does something.
 
 Mail scanners and link previews open addresses by GET; a single-use link must survive them.
 """
@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods
 
 from gateway.errors.service import ServiceError
 from gateway.models import User
-from gateway.services import links, members
+from gateway.services import links, members, people
 
 
 @never_cache
@@ -72,6 +72,23 @@ def open_invitation(request: HttpRequest, token: str) -> HttpResponse:
     context = {"invitation": invitation, "form": form}
     status = 400 if form is not None and form.errors else 200
     return render(request, "gateway/invitation.html", context, status=status)
+
+
+@never_cache
+@sensitive_variables("token")
+@require_http_methods(["GET", "HEAD", "POST"])
+def open_address(request: HttpRequest, token: str) -> HttpResponse:
+    """Make the address that the mail went to its user's; nobody is signed in by that."""
+    if refused := _too_often(request, "open_address"):
+        return refused
+    try:
+        if request.method == "POST":
+            user = people.change_address(token=token)
+            return render(request, "gateway/link.html", {"title": f"{user.email} is your address now"})
+        email = people.asked_address(token=token)
+    except ServiceError as error:
+        return _refused(request, error)
+    return render(request, "gateway/link.html", {"title": f"Make {email} your address", "action": "Confirm"})
 
 
 def _too_often(request: HttpRequest, action: str) -> HttpResponse | None:

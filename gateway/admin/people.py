@@ -9,6 +9,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -64,16 +65,16 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
     search_fields = ["email", "name"]
     ordering = ["email"]
     filter_horizontal = ()
-    readonly_fields = ["last_login", "date_joined"]
     actions_detail = ["sign_in_link"]
 
     def get_fieldsets(self, request: HttpRequest, obj: User | None = None) -> Any:
         """Return what this operator may see: only superusers make superusers."""
-        operator = ["is_staff", "groups", *(["is_superuser"] if request.user.is_superuser else [])]
+        may_all = self.has_act_as_permission(request)
+        operator = ["is_staff", "groups", *(["is_superuser"] if may_all else [])]
         if obj is None:
             return [(None, {"fields": ["email", "name", *operator]})]
         return [
-            (None, {"fields": ["email", "name", "password", "is_active"]}),
+            (None, {"fields": ["email", "name", *(["password"] if may_all else []), "is_active"]}),
             ("Operator", {"fields": operator}),
             ("Dates", {"fields": ["last_login", "date_joined"]}),
         ]
@@ -86,19 +87,37 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
         return super().formfield_for_manytomany(db_field, request, **options)
 
     def has_change_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
-        """Nobody changes who may do more than they: address and password would let them in as that person."""
+        """Nobody changes who may do more than they."""
         assert isinstance(request.user, User)
         return super().has_change_permission(request, obj) and not (obj and roles.outranks(obj, request.user))
 
-    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        """Save; the address through the service, which leaves no other one behind."""
-        email, obj.email = obj.email, form.initial.get("email", obj.email)
-        if not change:
-            obj.set_unusable_password()
-        super().save_model(request, obj, form, change)
-        people.change_address(user=obj, email=email)
+    def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> list[str]:
+        """Show the address to operators who may not change it."""
+        dates = ["last_login", "date_joined"]
+        return dates if obj is None or self.has_act_as_permission(request) else ["email", *dates]
 
-    @action(description="Make a sign-in link", url_path="sign-in-link", permissions=["sign_in_link"])
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        """Save; another address once its owner has opened the link of a mail to it."""
+        email, obj.email = obj.email, form.initial.get("email", obj.email)
+        if change:
+            super().save_model(request, obj, form, change)
+            if email != obj.email:
+                people.ask_for_address(user=obj, email=email)
+                text = f"A mail to {email} asks to confirm the new address. Until then it stays {obj.email}."
+                messages.info(request, text)
+            return
+        obj.set_unusable_password()
+        super().save_model(request, obj, form, change)
+        User.objects.confirm_address(obj)
+
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:  # noqa: A002
+        """Set another person's password: for superusers."""
+        if not self.has_act_as_permission(request):
+            raise PermissionDenied
+        response: HttpResponse = super().user_change_password(request, id, form_url)
+        return response
+
+    @action(description="Make a sign-in link", url_path="sign-in-link", permissions=["act_as"])
     def sign_in_link(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Ask, and once that is confirmed show a link that signs this user in once, within a quarter of an hour."""
         user = self.existing(request, object_id)
@@ -114,8 +133,8 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
             messages.success(request, f"For {user.email}, once, within 15 minutes: {address}")
         return redirect("admin:gateway_user_change", object_id)
 
-    def has_sign_in_link_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Only superusers may act as another user."""
+    def has_act_as_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Only superusers may act as another user: by a link, or by a password or address that lets them in."""
         return bool(getattr(request.user, "is_superuser", False))
 
 

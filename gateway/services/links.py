@@ -30,7 +30,7 @@ def mint_link(*, user: User, base_url: str = "") -> str:
     """
     if not user.is_active:
         raise ServiceError("user", "This user is deactivated.")
-    token = f"{new_token()}.{_stamps(user)[0]}"
+    token = f"{new_token()}.{stamps(user)[0]}"
     SignInLink.objects.create(user=user, digest=token_digest(token), expires_at=timezone.now() + LIFETIME)
     return (base_url or settings.SLUICE_BASE_URL).rstrip("/") + reverse("link-open", args=[token])
 
@@ -42,7 +42,7 @@ def find_link(*, token: str) -> SignInLink | None:
     )
     link = usable.filter(digest__in=token_digests(token)).first()
     stamp = token.rpartition(".")[2]
-    if link is None or not any(constant_time_compare(stamp, known) for known in _stamps(link.user)):
+    if link is None or not any(constant_time_compare(stamp, known) for known in stamps(link.user)):
         return None
     return link
 
@@ -56,6 +56,8 @@ def use_link(*, token: str) -> User:
     return link.user
 
 
-def _stamps(user: User) -> list[str]:
-    """Return what a link's token may end with, the current secret's first: a digest of address and hashed password."""
+def stamps(user: User) -> list[str]:
+    """Return what a link of the user's may carry, the current secret's first: a digest of address and hashed password,
+    so that any change of either ends the link.
+    """
     return [digest[:_STAMP] for digest in token_digests(f"{user.pk}\0{user.email}\0{user.password}")]

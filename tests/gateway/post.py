@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import urlsplit
+
 from django.core import mail
 
+from gateway.models import User
+from gateway.services import people
 from gateway.services.mail import send_due_mail
 
 
@@ -12,3 +17,16 @@ def sent_mail() -> list[mail.EmailMessage]:
     while send_due_mail():
         pass
     return mail.outbox
+
+
+def link_in(letter: mail.EmailMessage, page: str) -> str:
+    """Return the path of the link to that page in a mail."""
+    [link] = re.findall(rf"http\S+/{page}/\S+/", letter.body)
+    return urlsplit(link).path
+
+
+def move(user: User, email: str) -> None:
+    """Give the user another address, as the link of the mail to it does."""
+    people.ask_for_address(user=user, email=email)
+    token = link_in(sent_mail()[-1], "addresses").removeprefix("/addresses/").removesuffix("/")
+    people.change_address(token=token)

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 # Views that belong to no tenant: the operator's admin, people's own accounts, secrets in links, public pages.
 EXEMPT_PREFIXES = ("admin:", "account_", "mfa_", "organization-")  # the last: tests/gateway/api/test_organization.py
-EXEMPT = {"link-open", "invitation-open", "api-schema", "api-docs", "docs", "api-unknown"}
+EXEMPT = {"link-open", "invitation-open", "address-open", "api-schema", "api-docs", "docs", "api-unknown"}
 
 # Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids.
 CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {

@@ -15,8 +15,8 @@ from django.utils import timezone
 
 from billing.models import CreditGrant, Plan
 from gateway.models import Membership, SignInLink, Tenant, User
-from gateway.services import links, members, people
-from tests.gateway.post import sent_mail
+from gateway.services import links, members
+from tests.gateway.post import move, sent_mail
 
 pytestmark = pytest.mark.django_db
 CHOSEN = {"new_password1": "kvb3!xq9-plum", "new_password2": "kvb3!xq9-plum"}
@@ -66,7 +66,7 @@ def test_link_needs_csrf(user):
         lambda: SignInLink.objects.update(expires_at=timezone.now() - timedelta(seconds=1)),
         lambda: User.objects.update(is_active=False),
         lambda: change_password(User.objects.get()),
-        lambda: people.change_address(user=User.objects.get(), email="bob@example.com"),
+        lambda: move(User.objects.get(), "bob@example.com"),
     ],
 )
 def test_old_link_and_one_of_another_password_or_address_and_deactivated_user_are_refused(user, spoil):
@@ -82,7 +82,7 @@ def test_link_lasts_when_nothing_but_the_name_is_changed(user):
     path = path_of(links.mint_link(user=user))
     user.name = "Ann"
     user.save()
-    people.change_address(user=user, email="ANN@example.com")
+    move(user, "ANN@example.com")
     assert Client().post(path).status_code == 302
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
 from allauth.account.models import EmailAddress
+from django.contrib.auth.models import Group
+from django.core.management import call_command
 from django.test import Client
 
 from gateway.errors.service import ServiceError
 from gateway.models import Membership, User
 from gateway.services import members, people
-from tests.gateway.post import sent_mail
+from tests.gateway.post import link_in, move, sent_mail
 
 pytestmark = pytest.mark.django_db
 
@@ -102,7 +105,7 @@ def test_an_address_in_use_is_one_clear_error(attacker, other):
     assert page.status_code == 200
     assert "already exists" in page.content.decode()
     with pytest.raises(ServiceError, match="Another user has this address") as caught:
-        people.change_address(user=attacker, email=other.owner.email.upper())
+        people.ask_for_address(user=attacker, email=other.owner.email.upper())
     assert caught.value.field == "email"
     attacker.refresh_from_db()
     assert attacker.email == "mallory@evil.example"
@@ -110,15 +113,37 @@ def test_an_address_in_use_is_one_clear_error(attacker, other):
     assert EmailAddress.objects.get(email=other.owner.email).user == other.owner
 
 
-def test_another_address_replaces_the_old_one(attacker):
-    root = Client()
-    root.force_login(User.objects.create_superuser("root@example.com"), backend=BACKEND)
+@pytest.fixture
+def root(db):
+    """A superuser's browser."""
+    client = Client()
+    client.force_login(User.objects.create_superuser("root@example.com"), backend=BACKEND)
+    return client
+
+
+def ask_for(client, user, email):
+    form = {"email": email, "name": "", "is_active": "on"}
+    assert client.post(f"/admin/gateway/user/{user.pk}/change/", form).status_code == 302
+
+
+def test_another_address_counts_once_it_is_proved_and_the_old_one_is_told(attacker, root):
     EmailAddress.objects.create(user=attacker, email="second@evil.example")
-    form = {"email": "New@evil.example", "name": "", "is_active": "on"}
-    assert root.post(f"/admin/gateway/user/{attacker.pk}/change/", form).status_code == 302
+    ask_for(root, attacker, "New@evil.example")
+    attacker.refresh_from_db()
+    assert attacker.email == "mallory@evil.example"
+    [letter] = sent_mail()
+    assert letter.to == ["new@evil.example"]
+    path = link_in(letter, "addresses")
+    assert "Make new@evil.example your address" in Client().get(path).content.decode()
+    attacker.refresh_from_db()
+    assert attacker.email == "mallory@evil.example", "an opened link does nothing by itself"
+    assert Client().post(path).status_code == 200
     attacker.refresh_from_db()
     assert attacker.email == "new@evil.example"
     assert [row.email for row in EmailAddress.objects.filter(user=attacker)] == ["new@evil.example"]
+    told = sent_mail()[-1]
+    assert (told.to, told.subject) == (["mallory@evil.example"], "Your address was changed")
+    assert Client().post(path).status_code == 410
     for old in ("mallory@evil.example", "second@evil.example"):
         sent_mail().clear()
         Client().post("/accounts/password/reset/", {"email": old})
@@ -156,3 +181,54 @@ def test_another_host_is_no_other_account_to_guess_at(acme):
         for port in range(6)
     ]
     assert ["Too many failed login attempts" in page for page in pages] == [False] * 5 + [True]
+
+
+SPOILS = {
+    "another address": lambda user: move(user, "third@evil.example"),
+    "another password": lambda user: set_for(user, "another long password"),
+    "another user has it": lambda _: User.objects.create_user("new@evil.example"),
+    "deactivated": lambda user: User.objects.filter(pk=user.pk).update(is_active=False),
+}
+
+
+def set_for(user, password):
+    user.set_password(password)
+    user.save()
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_a_link_to_an_address_is_void_after_any_change(attacker, root, spoil):
+    ask_for(root, attacker, "new@evil.example")
+    path = link_in(sent_mail()[-1], "addresses")
+    SPOILS[spoil](attacker)
+    assert Client().post(path).status_code == 410
+    assert not User.objects.filter(pk=attacker.pk, email="new@evil.example").exists()
+
+
+def test_a_link_to_an_address_that_is_too_old_or_made_up_is_void(attacker, monkeypatch):
+    people.ask_for_address(user=attacker, email="new@evil.example")
+    path = link_in(sent_mail()[-1], "addresses")
+    assert Client().post(path.replace(":", ".", 1)).status_code == 410
+    monkeypatch.setattr(people, "LIFETIME", timedelta(seconds=-1))
+    assert Client().post(path).status_code == 410
+    attacker.refresh_from_db()
+    assert attacker.email == "mallory@evil.example"
+
+
+def test_an_operator_who_is_no_superuser_takes_nobodys_account_over(acme, attacker):
+    """Not an owner's, who has no permission that an operator lacks, nor a member's."""
+    call_command("setup", verbosity=0)
+    staff = User.objects.create_user("staff@example.com", is_staff=True)
+    staff.groups.set(Group.objects.filter(name="admin"))
+    client = Client()
+    client.force_login(staff, backend=BACKEND)
+    passwords = {"password1": "kvb3!xq9-plum", "password2": "kvb3!xq9-plum", "usable_password": "true"}
+    for user in (acme.owner, attacker):
+        before = (user.email, user.password)
+        page = f"/admin/gateway/user/{user.pk}"
+        ask_for(client, user, "mine@evil.example")  # what else the form says is saved
+        assert client.post(f"{page}/password/", passwords).status_code == 403
+        assert f"{page}/password/" not in client.get(f"{page}/change/").content.decode()
+        user.refresh_from_db()
+        assert (user.email, user.password) == before
+    assert sent_mail() == []

@@ -18,10 +18,11 @@ from billing.models import CreditGrant, Plan, Wallet
 from billing.services import cards, credits, plans, wallets
 from gateway.audit import sign_ins
 from gateway.models import AuditEvent, Project, User
-from gateway.services import keys, links, members, people, roles, tenants
+from gateway.services import keys, links, members, roles, tenants
 from routing.models import Deployment
 from routing.services.catalogue import add_model, remove_model
 from tests.gateway.conftest import PASSWORD
+from tests.gateway.post import move
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 BACKEND = "django.contrib.auth.backends.ModelBackend"
@@ -98,7 +99,7 @@ VERBS = {
     ),
     "project": (lambda p: tenants.create_project(tenant=p.tenant, name="Second"), ["project.created"]),
     "suspended": (lambda p: tenants.deactivate_tenant(tenant=p.tenant), ["tenant.changed"]),
-    "address": (lambda p: people.change_address(user=p.owner, email="n@acme.example"), ["user.changed"]),
+    "address": (lambda p: move(p.owner, "n@acme.example"), ["user.changed"]),
     "link": (lambda p: links.mint_link(user=p.owner), ["sign_in_link.created"]),
     "second factor": (lambda p: TOTP.activate(p.owner, generate_totp_secret()), ["second_factor.created"]),
     "grant": (grant, ["credit.granted"]),
