@@ -23,6 +23,7 @@ class GatewayConfig(AppConfig):
         from gateway.audit import sign_ins, tracked, trail
         from gateway.database.connections import lift_limits, restore_limits
         from gateway.runtime import epoch_triggers
+        from gateway.services import notices
 
         pre_migrate.connect(lift_limits, sender=self, dispatch_uid="gateway.lift_limits")
         pre_migrate.connect(epoch_triggers.drop_before_migrate, sender=self, dispatch_uid="gateway.drop_epoch_triggers")
@@ -37,3 +38,4 @@ class GatewayConfig(AppConfig):
         sign_ins.connect()
         failures.connect()
         adapter.connect()
+        notices.connect()

@@ -130,6 +130,8 @@ def _after_save(tracked: Tracked, instance: Model, created: bool, raw: bool = Fa
     now = _stored(tracked, instance)
     before = before or {}
     changed = [name for name in tracked.fields if created or before.get(name) != now[name]]
+    if not created and "password" in changed and _is_rehashed(instance):
+        changed.remove("password")
     if changed:
         record(
             f"{tracked.word}.{'created' if created else 'changed'}",
@@ -138,6 +140,13 @@ def _after_save(tracked: Tracked, instance: Model, created: bool, raw: bool = Fa
             before={name: _shown(tracked, name, before[name]) for name in changed if name in before},
             after={name: _shown(tracked, name, now[name]) for name in changed},
         )
+
+
+def _is_rehashed(row: Model) -> bool:
+    """Whether the row is a user whose password is stored under newer parameters, as Django does at a sign-in: no
+    password was set.
+    """
+    return isinstance(row, User) and row.has_usable_password() and getattr(row, "_password", None) is None
 
 
 def _before_delete(tracked: Tracked, instance: Model, **_: Any) -> None:

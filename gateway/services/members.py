@@ -213,11 +213,11 @@ def remove_member(*, tenant: Tenant, membership: Membership) -> list[EndedKey]:
     """
     current = _locked(tenant, membership)
     _refuse_last_owner(tenant, current)
+    current.is_active = False
+    current.save(update_fields=["is_active"])
     ended = [EndedKey.of(key) for key in revoke_admin_keys_of(tenant=tenant, user=current.user_id)]
     ended += [EndedKey.of(key) for key in revoke_keys_of(tenant=tenant, user=current.user_id)]
     _open_invitations_of(current).delete()
-    current.is_active = False
-    current.save(update_fields=["is_active"])
     return ended
 
 
