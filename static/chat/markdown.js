@@ -7,8 +7,17 @@ import { copy, el, icon } from "./dom.js";
 import { beginsJson, laidOut } from "./json.js";
 import { formulas, typeset } from "./math.js";
 
+const LONGEST = 20_000; // characters of a paragraph, heading or cell that are read as Markdown
+
 const markdown = new MarkdownIt({ html: false, linkify: true, breaks: false });
 formulas(markdown);
+markdown.core.ruler.at("inline", (state) => {
+  for (const token of state.tokens) {
+    if (token.type !== "inline") continue;
+    if (token.content.length > LONGEST) token.type = "text"; // shown as it is written: no later rule reads it
+    else state.md.inline.parse(token.content, state.md, state.env, token.children);
+  }
+});
 markdown.validateLink = (address) => /^https?:\/\//i.test(address.trim());
 markdown.renderer.rules.image = (tokens, index) => markdown.utils.escapeHtml(`[image: ${tokens[index].content}]`);
 for (const rule of ["th_open", "td_open"]) {

@@ -1,5 +1,7 @@
 // Formulas in Markdown: kept from Markdown's own signs, and shown as MathML by KaTeX, which is loaded when one comes.
 
+const LONGEST = 4_000; // characters of a formula; a longer one stays as it is written
+const AT_ONCE = 8_000; // characters of formulas that are shown in one frame; the others follow in the next
 const PAIRS = [["$$", "$$"], ["\\[", "\\]"], ["\\(", "\\)"], ["$", "$"]];
 
 /** Teach `markdown` formulas between \( \), \[ \], $$ $$ and, where no space or digit says it is money, $ $. */
@@ -7,8 +9,9 @@ export function formulas(markdown) {
   markdown.inline.ruler.before("escape", "math", (state, silent) => {
     for (const [open, close] of PAIRS) {
       if (!state.src.startsWith(open, state.pos)) continue;
-      const end = state.src.indexOf(close, state.pos + open.length);
-      const tex = end < 0 ? "" : state.src.slice(state.pos + open.length, end);
+      const begin = state.pos + open.length;
+      const end = next(state, close, begin);
+      const tex = end - begin > LONGEST ? "" : state.src.slice(begin, end);
       if (!tex.trim() || (open === "$" && !isFormula(tex, state.src[end + 1]))) continue;
       if (!silent) push(state, "math_inline", tex, open);
       state.pos = end + close.length;
@@ -20,9 +23,11 @@ export function formulas(markdown) {
     const line = (number) => state.src.slice(state.bMarks[number] + state.tShift[number], state.eMarks[number]);
     const [open, close] = PAIRS.slice(0, 2).find(([sign]) => line(first).startsWith(sign)) ?? [];
     if (!open || state.sCount[first] - state.blkIndent >= 4) return false;
+    const at = next(state, close, state.bMarks[first] + state.tShift[first] + open.length);
+    if (at - state.bMarks[first] > LONGEST) return false;
     let end = first;
-    while (end < last && !line(end).slice(end === first ? open.length : 0).trimEnd().endsWith(close)) end += 1;
-    if (end >= last) return false;
+    while (end < last && state.eMarks[end] < at) end += 1;
+    if (end >= last || state.src.slice(at + close.length, state.eMarks[end]).trim()) return false;
     if (silent) return true;
     const text = state.getLines(first, end + 1, state.blkIndent, false).trim();
     push(state, "math_block", text.slice(open.length, -close.length), open).map = [first, end + 1];
@@ -35,6 +40,19 @@ export function formulas(markdown) {
   };
   markdown.renderer.rules.math_inline = shown;
   markdown.renderer.rules.math_block = shown;
+}
+
+const found = new WeakMap(); // what `next` has found, by the state of a parse
+
+/** Return where `sign` comes next from `begin` on, Infinity where it doesn't; looked for once for all starts before it. */
+function next(state, sign, begin) {
+  if (!found.has(state)) found.set(state, {});
+  const places = found.get(state);
+  const known = places[sign];
+  if (known && known.from <= begin && begin <= known.at) return known.at;
+  const at = state.src.indexOf(sign, begin);
+  places[sign] = { from: begin, at: at < 0 ? Infinity : at };
+  return places[sign].at;
 }
 
 function push(state, type, tex, open) {
@@ -55,9 +73,20 @@ let katex = null; // the library, once it was asked for
 export function typeset(fragment) {
   const places = [...fragment.querySelectorAll("code.math-inline, code.math-display")];
   if (!places.length) return;
-  if (globalThis.katex) return places.forEach(show);
+  if (globalThis.katex) return showAll(places);
   katex ??= import("katex");
-  katex.then(() => places.forEach(show), () => { katex = null; });
+  katex.then(() => showAll(places), () => { katex = null; });
+}
+
+/** Show formulas, so many in a frame that the page stays usable meanwhile. */
+function showAll(places) {
+  let room = AT_ONCE;
+  while (places.length && room > 0) {
+    const place = places.shift();
+    room -= place.textContent.length;
+    show(place);
+  }
+  if (places.length) requestAnimationFrame(() => showAll(places.filter((place) => place.isConnected)));
 }
 
 function show(place) {

@@ -183,6 +183,75 @@ def test_formulas_are_shown_as_formulas(visit):
         assert place.locator("[href]").count() == 0, text
 
 
+TOO_LONG = {  # text that is shown as it is written, and the formula behind it as such
+    "a block": "$$" + "x+" * 50_000 + "x$$",
+    "a line": "so $" + "x+" * 50_000 + "x$",
+    "a chain of roots": "$$" + "\\sqrt{" * 10_000 + "x" + "}" * 10_000 + "$$",
+}
+
+
+@pytest.mark.parametrize("what", TOO_LONG)
+def test_what_is_too_long_to_be_laid_out_is_shown_as_written(visit, what):
+    """A formula of 100 kB kept the tab busy for minutes."""
+    page = visit("member").page
+    text = TOO_LONG[what]
+    shown = page.evaluate(
+        """async (text) => {
+          const { render } = await import("/static/chat/markdown.js");
+          await import("katex");
+          const place = document.createElement("div");
+          place.id = "long";
+          document.body.append(place);
+          place.append(render(`${text}\\n\\n$a^2$`));
+          return place.textContent.length;
+        }""",
+        text,
+    )
+    assert shown >= len(text.strip()) // 2
+    place = page.locator("#long")
+    expect(place.locator(".math")).to_have_count(1)
+    assert place.locator(".math").get_attribute("title") == "a^2"
+
+
+def test_many_formulas_are_shown_a_few_in_each_frame(visit):
+    page = visit("member").page
+    page.evaluate(
+        """async () => {
+          const { render } = await import("/static/chat/markdown.js");
+          await import("katex");
+          const place = document.createElement("div");
+          place.id = "many";
+          document.body.append(place);
+          const formula = `$${"x+".repeat(1_000)}x$`;
+          place.append(render(Array(30).fill(formula).join("\\n\\n")));
+        }"""
+    )
+    expect(page.locator("#many .math")).to_have_count(30)
+
+
+def test_a_projects_own_model_is_offered_in_that_project_alone(visit):
+    page = visit("member").page
+    seen = page.evaluate(
+        """async () => {
+          const { Settings } = await import("/static/chat/settings.js");
+          const chat = { kinds: ["chat"], context_length: 9, base: "", is_ready: true };
+          const model = (id, project) => ({ ...chat, id, project });
+          const settings = new Settings({
+            user: "somebody", tenant: "acme", projects: [{ id: "a", name: "A" }, { id: "b", name: "B" }],
+            models: [model("auto", ""), model("acme/law", "a")],
+          });
+          const shown = () => [...document.querySelectorAll("#models input")].map((one) => one.value);
+          const project = document.getElementById("project");
+          const before = shown();
+          settings.model = "acme/law";
+          project.value = "b";
+          project.dispatchEvent(new Event("input"));
+          return [before, shown(), settings.model];
+        }"""
+    )
+    assert seen == [["auto", "acme/law"], ["auto"], "auto"]
+
+
 def test_a_link_is_shown_before_it_is_followed(visit):
     visitor = visit("member")
     page = visitor.page
