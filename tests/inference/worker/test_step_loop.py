@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -31,7 +31,7 @@ from inference.worker.requests import (
     StopCommand,
     SubmitCommand,
 )
-from inference.worker.step_loop import TURN_SECONDS, StepLoop
+from inference.worker.step_loop import RECENTLY, TURN_SECONDS, StepLoop
 from tests.inference.engine_contract import chat, embedding, same
 
 
@@ -45,16 +45,18 @@ class Clock:
 
 @dataclass
 class Timed:
-    """A runner whose steps take `step` seconds of a clock, and `token` for each of their tokens."""
+    """A runner whose steps take `step` seconds of a clock, and `token` for each of their tokens; `took` lists them."""
 
     runner: Runner
     clock: Clock
     step: float
     token: float
+    took: list[float] = field(default_factory=list)
     overlaps = False
 
     def launch(self, plan: StepPlan) -> Pending:
-        self.clock.now += self.step + self.token * plan.tokens
+        self.took.append(self.step + self.token * plan.tokens)
+        self.clock.now += self.took[-1]
         return self.runner.launch(plan)
 
 
@@ -67,6 +69,7 @@ class Bench:
         self.registry: dict[str, Request] = {}
         self.sent: list[tuple[bytes, FromWorker]] = []
         self.inbox: SimpleQueue[Command] = SimpleQueue()
+        self.took: dict[Deployment, list[float]] = {}  # what the steps of each took
         self.loop = StepLoop(record=record, registry=self.registry, inbox=self.inbox, outbox=self, clock=self.clock)
 
     def send(self, session: bytes, message: FromWorker) -> None:
@@ -80,8 +83,10 @@ class Bench:
         options = {"architecture": "fake", "kv_tokens": 1024, **config}
         spec = EngineConfig(str(len(self.loop._deployments)), "fake", **options)
         model = load_fake_model(spec)
-        model = replace(model, runner=Timed(model.runner, self.clock, step, token))
+        runner = Timed(model.runner, self.clock, step, token)
+        model = replace(model, runner=runner)
         engine = Deployment(spec, model, ByteTokenizer(), secret=b"s", pause_seconds=2.0, clock=self.clock)
+        self.took[engine] = runner.took
         self.inbox.put(AddCommand(engine))
         self.loop._read_inbox(block=False)
         return engine
@@ -216,6 +221,29 @@ def test_a_long_prompt_of_one_model_moves_the_chats_of_another_little(bench: Ben
     assert long.id in bench.registry, "the prompt was over before the chats"
     bench.finish()
     assert bench.end(long).usage.output == 1
+
+
+def test_prompts_of_a_step_take_their_turns_seconds_while_another_model_works_and_more_without(bench: Bench) -> None:
+    """Once a step has shown what prompt tokens cost."""
+    reading, chatting = bench.serve(kv_tokens=16_384, **LARGE_MODEL), bench.serve(kv_tokens=16_384, **SMALL_MODEL)
+    bound = LARGE_MODEL["step"] + TURN_SECONDS
+
+    def longest(prompt: str) -> float:
+        """Return what the longest step of `reading` takes until it has computed the prompt."""
+        active, before = bench.submit(reading, chat(prompt, max_tokens=1)), len(bench.took[reading])
+        while active.id in bench.registry:
+            assert bench.round()
+        return max(bench.took[reading][before:])
+
+    longest("w" * 600)
+    talk = bench.submit(chatting, chat("y" * 900))
+    assert 0.8 * bound < longest("x" * 4_000) <= 1.02 * bound
+    assert talk.id in bench.registry, "the chat was over before the prompt"
+    bench.finish()
+    bench.clock.now += RECENTLY - 1
+    assert longest("z" * 500) <= 1.02 * bound  # it may go on any moment
+    bench.clock.now += RECENTLY
+    assert longest("z" * 4_000) > 2 * bound
 
 
 def test_a_model_that_was_idle_is_served_next_and_has_no_more_than_its_half_then(bench: Bench) -> None:
