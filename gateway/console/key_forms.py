@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, time, timedelta
-from typing import Any
+from hashlib import sha256
+from typing import Any, cast
 from uuid import UUID
 
 from django import forms
+from django.http import QueryDict
 from django.utils import timezone
 
 from billing.models import Subscription
@@ -79,9 +82,12 @@ class KeyTermsForm(forms.Form):
     day_limit = CreditsInput(label="Credits a day")
     month_limit = CreditsInput(label="Credits a month")
     total_limit = CreditsInput(label="Credits in all")
+    seen = forms.CharField(required=False, max_length=16, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, place: Place, key: APIKey | None = None) -> None:
-        super().__init__(data, initial=None if key is None else _initial(key))
+        initial = {} if key is None else _initial(key)
+        self.current = _stamp(initial)
+        super().__init__(data, initial=initial | {"seen": self.current})
         self.label_suffix = ""
         self.key = key
         self.may_manage = place.access.may_give_scopes([MANAGEMENT])
@@ -134,8 +140,13 @@ class KeyTermsForm(forms.Form):
         return None if day is None else datetime.combine(day, time(), tzinfo=UTC)
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a key that may do nothing."""
+        """Refuse a key that may do nothing, and terms chosen over others than the key has by now."""
         asked = super().clean() or self.cleaned_data
+        if self.key is not None and asked.get("seen") not in ("", self.current):
+            shown = cast("QueryDict", self.data).copy()
+            shown["seen"] = self.current
+            self.data = shown
+            self.add_error(None, "This key was changed meanwhile. Save again to have what you chose here instead.")
         if "access" in asked and "management" in asked and "endpoints" in asked and not self.scopes():
             self.add_error("access", "A key that may do nothing is of no use: choose what it is for.")
         return asked
@@ -171,6 +182,11 @@ def limits_in_words(key: APIKey) -> list[str]:
             used = getattr(spent, name.removesuffix("_limit"))
             words.append(f"{format_credits(used)} of {format_credits(limit)} credits {period}")
     return words
+
+
+def _stamp(initial: dict[str, Any]) -> str:
+    """Return what stands for the terms that a page shows."""
+    return sha256(json.dumps(initial, default=str).encode()).hexdigest()[:16]
 
 
 def _initial(key: APIKey) -> dict[str, Any]:

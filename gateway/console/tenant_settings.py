@@ -17,10 +17,14 @@ from gateway.services import tenants
 
 
 class SettingsForm(forms.Form):
-    """A tenant's settings."""
+    """A tenant's settings; those count as changed that are other than the page showed, whatever they are by now."""
 
-    response_storage = forms.ChoiceField(choices=Tenant.Storage.choices, widget=forms.RadioSelect)
-    hosted_tools = forms.ChoiceField(choices=Tenant.HostedTools.choices, widget=forms.RadioSelect)
+    response_storage = forms.ChoiceField(
+        choices=Tenant.Storage.choices, widget=forms.RadioSelect, show_hidden_initial=True
+    )
+    hosted_tools = forms.ChoiceField(
+        choices=Tenant.HostedTools.choices, widget=forms.RadioSelect, show_hidden_initial=True
+    )
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -29,12 +33,11 @@ def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
     """Show the settings, and change them."""
     if not place.access.may("settings"):
         raise Http404
-    form = SettingsForm(initial={name: getattr(place.tenant, name) for name in tenants.SETTINGS})
-    if request.method == "POST":
-        form = SettingsForm(request.POST)
-        if form.is_valid():
-            tenants.set_settings(tenant=place.tenant, **form.cleaned_data)
-            messages.success(request, "The settings are saved.")
-            return redirect(reverse("console-settings") + place.query)
+    initial = {name: getattr(place.tenant, name) for name in tenants.SETTINGS}
+    form = SettingsForm(request.POST if request.method == "POST" else None, initial=initial)
+    if form.is_valid():
+        tenants.set_settings(tenant=place.tenant, **{name: form.cleaned_data[name] for name in form.changed_data})
+        messages.success(request, "The settings are saved.")
+        return redirect(reverse("console-settings") + place.query)
     context = place.context(page="settings", form=form)
     return render(request, "console/settings.html", context, status=400 if form.errors else 200)

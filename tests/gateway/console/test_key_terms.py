@@ -39,6 +39,23 @@ def test_a_key_is_made_with_limits_and_changed(acme):
     assert "credits a day" not in client.get("/usage/").content.decode()
 
 
+def test_terms_chosen_over_others_than_the_key_has_are_refused_once(acme):
+    """Two people change one key: the later would lift the earlier's limit without having seen it."""
+    client = acme.client()
+    client.post("/keys/new/", wanted(acme, access="restricted", endpoints=["chat"]))
+    key, mine = made(acme).get(), APIKey.objects.of(acme.tenant)
+    initial = client.get(f"/keys/{key.id}/").context["form"].initial
+    chosen = {name: value for name, value in initial.items() if value is not None} | {"name": "renamed"}
+    keys.change_key(tenant=acme.tenant, key=key, change={"request_limit": 10})
+    answer = client.post(f"/keys/{key.id}/", chosen)
+    assert answer.status_code == 400
+    assert "was changed meanwhile" in answer.content.decode()
+    assert (mine.get(id=key.id).name, mine.get(id=key.id).request_limit) == ("ci", 10)
+    again = answer.context["form"]["seen"].value()
+    assert client.post(f"/keys/{key.id}/", chosen | {"seen": again}).status_code == 302
+    assert (mine.get(id=key.id).name, mine.get(id=key.id).request_limit) == ("renamed", None)
+
+
 @pytest.mark.parametrize(
     "wrong", [{"networks": "here"}, {"day_limit": "-1"}, {"credit_limit": "much"}, {"request_limit": "0"}]
 )

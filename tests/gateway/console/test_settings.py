@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from django.test import Client
@@ -45,6 +46,23 @@ def test_an_owner_decides_what_becomes_of_hosted_tools(acme):
     assert [(before, after) for _, before, after in changes_of(acme)] == changes
     changed = patch(client, {"hosted_tools": "refuse"}).json()
     assert (changed["hosted_tools"], changed["response_storage"]) == ("refuse", "on_request")
+
+
+def fields_of(page):
+    """Return what a browser would send of the form: hidden fields and chosen ones."""
+    text = page.content.decode()
+    hidden = re.findall(r'<input type="hidden" name="(initial-[^"]+)" value="([^"]*)"', text)
+    return dict(hidden) | page.context["form"].initial
+
+
+def test_two_who_change_different_settings_undo_nothing_of_each_other(acme, people):
+    first, second = acme.client(), people("admin")
+    seen = [fields_of(client.get(PAGE)) for client in (first, second)]
+    assert len(seen[0]) == 4
+    first.post(PAGE, {**seen[0], "response_storage": "forbidden"})
+    second.post(PAGE, {**seen[1], "hosted_tools": "leave_out"})
+    tenant = Tenant.objects.get(id=acme.tenant.id)
+    assert (tenant.response_storage, tenant.hosted_tools) == ("forbidden", "leave_out")
 
 
 def test_the_management_api_says_and_changes_it(acme, people):
