@@ -35,7 +35,8 @@ from gateway.runtime.gateway_lock import count_gateways
 from gateway.services.engine_states import EngineState, ask
 from gateway.services.local_models import FIRST_MODELS
 from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
-from routing.models import Deployment, PublicModel
+from routing.models import Deployment, ModelAlias, PublicModel
+from routing.services.catalogue import check_alias
 from routing.services.defaults import specialists
 
 if TYPE_CHECKING:
@@ -209,12 +210,23 @@ def _specialists() -> Iterator[Symptom]:
             yield Symptom(f"plan {version.plan.slug}", finding)
 
 
+def _aliases() -> Iterator[Symptom]:
+    """Tell of aliases that mean no model, and of those whose name a model has."""
+    for alias in ModelAlias.objects.all():
+        try:
+            check_alias(alias.name, alias.target)
+        except ValueError as error:
+            mend = f"`manage.py models alias {alias.name} TARGET` gives it another, without a target it ends"
+            yield Symptom(f"alias {alias.name}", str(error), mend)
+
+
 def _catalogue() -> Iterator[Symptom]:
     plans = PlanVersion.objects.values("plan").distinct().count()
     prices = RateCardVersion.objects.exclude(published_at=None).values("card").distinct().count()
     fix = "" if plans and prices else "run `manage.py setup`, or make them in the admin"
     yield Symptom("plans and prices", f"{plans} plans, {prices} rate cards", fix)
     yield from _specialists()
+    yield from _aliases()
     with scopes_disabled():
         keys = APIKey.objects.filter(revoked_at=None).count()
     yield Symptom("API keys", f"{keys} not revoked", "" if keys else "make one in the admin or on the tenant's page")
