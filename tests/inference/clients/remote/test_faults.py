@@ -9,7 +9,7 @@ from contextlib import aclosing
 
 import pytest
 
-from inference.clients.remote.faults import DeniedError, UnclearError
+from inference.clients.remote.faults import AskError, DeniedError, UnclearError
 from inference.clients.remote.pool import pool_of
 from inference.errors import InvalidRequestError, OverloadedError, UnreachableError
 from inference.types import CallPiece, Delta, FinishReason, Guidance, GuidanceKind, Lost, NothingRan, Started, Usage
@@ -513,6 +513,18 @@ async def test_a_key_of_ours_that_the_server_repeats_is_told_to_nobody(remote):
     engine, _ = await remote(status=400, body=said, credential="sk-ours-0123")
     error = await fails(engine, chat("a"), InvalidRequestError)
     assert (error.message, str(error)) == ("bad request by key …: no.",) * 2
+
+
+async def test_a_key_of_ours_is_told_to_nobody_where_the_server_refuses_to_count(remote, monkeypatch):
+    engine, _ = await remote(credential="sk-ours-0123")
+
+    async def refuse(_, path, __):
+        raise AskError(400, path, json.dumps({"error": {"message": "no, sk-ours-0123"}}).encode())
+
+    monkeypatch.setattr(engine._pool, "ask", refuse)
+    with pytest.raises(InvalidRequestError) as caught:
+        await engine.prepare(chat("a"))
+    assert str(caught.value) == "no, …"
 
 
 @pytest.mark.parametrize(("status", "code"), [(429, "engine_overloaded"), (503, "engine_overloaded")])
