@@ -15,6 +15,7 @@ from inference.architectures.adapters import AdapterReader
 from inference.architectures.families import ExpertNames, form_of, rope_kinds
 from inference.architectures.layers import Layer, LayerReader
 from inference.architectures.proof import Proof, causal_config, proved
+from inference.architectures.quantised import Quantised
 from inference.architectures.rope import Rotations, frequencies, original_length, set_original_length
 from inference.architectures.small_model import shapes_of
 from inference.architectures.weights import FolderWeights, ModelWeights, Weights
@@ -54,14 +55,14 @@ class Decoder:
             self.rotations[kind] = Rotations(inverse, scale, form.head_dim)
             self.rotations[kind].place(operators.device, form.positions if operators.device.type != "cpu" else 0)
         root = _root(weights)
-        self.embedding = operators.place(weights.take(f"{root}embed_tokens.weight", dtype))
+        self.embedding = weights.take(f"{root}embed_tokens.weight", dtype).to(operators.device)
         exact = form.embedding_scale
         # Gemma rounds it as the embedding is rounded.
         self.embedding_scale = float(torch.tensor(exact).to(dtype)) if form.family.scales_embedding else exact
-        norm = operators.place(weights.take(f"{root}norm.weight", torch.float32))
+        norm = weights.take(f"{root}norm.weight", torch.float32).to(operators.device)
         self.norm = (norm + form.family.norm_offset) * form.logits_scale
         head = next((name for name in HEADS if name in weights), HEADS[0])
-        matrix = self.embedding if form.is_tied else operators.place(weights.take(head, dtype))
+        matrix = self.embedding if form.is_tied else weights.matrix(head, dtype).to(operators.device)
         self.head = operators.linear(matrix, is_head=True)
         self.low_rank: LowRank | None = (low_rank := operators.low_rank())
         reader = LayerReader(
@@ -91,8 +92,9 @@ class Decoder:
         block_size: int,
         proofs: Path,
         wanted: int = 0,
+        quantised: Quantised | None = None,
     ) -> Self:
-        """Prove this decoder for `config` and load the folder's weights.
+        """Prove this decoder for `config` and load the folder's weights, which are `quantised` if that is given.
 
         Raise UnservableError when the proof fails, ModelRefusedError for a checkpoint that can't be read.
         `proving` are the operators of the proof, in float32; `proofs` is the folder of earlier proofs. `wanted` is the
@@ -110,7 +112,7 @@ class Decoder:
             return cls(small.config, ModelWeights(small), torch.float32, proving, is_long=is_long)
 
         proof = proved(to_prove, f"decoder, {proving.tier}", candidate, block_size, proofs)
-        with FolderWeights(folder) as weights:
+        with FolderWeights(folder, quantised=quantised) as weights:
             _check(weights, config, dtype)
             loaded = cls(config, weights, dtype, operators, is_long=is_long)
         loaded.proof = proof
@@ -205,12 +207,23 @@ def _check(weights: FolderWeights, config: Any, dtype: torch.dtype) -> None:
             if layer.is_sparse:
                 shapes |= _shapes_of_experts(f"{ROOTS[0]}layers.{number}.", names, form.experts, shapes)
     named = {f"{root}{name.removeprefix(ROOTS[0])}": shape for name, shape in shapes.items() if name not in HEADS}
-    weights.check(named | {name: shapes[HEADS[0]] for name in HEADS if HEADS[0] in shapes})
+    routers = {f"{root}layers.{number}.{name}" for number in range(len(form.layers)) for name in _routers(names)}
+    weights.check(
+        named | {name: shapes[HEADS[0]] for name in HEADS if HEADS[0] in shapes},
+        unquantised={f"{root}embed_tokens.weight", *HEADS, *routers},
+    )
     head = next((name for name in HEADS if form.is_tied and name in weights), None)
     if head and not torch.equal(*(weights.take(name, dtype) for name in (head, f"{root}embed_tokens.weight"))):
         raise ModelRefusedError(
             f"the checkpoint's tensor {head} isn't its embedding, as the config's tie_word_embeddings says: correct it"
         )
+
+
+def _routers(names: ExpertNames | None) -> tuple[str, ...]:
+    """Return the names that a layer's routers may have."""
+    if names is None:
+        return ()
+    return (*names.router, f"{names.shared}_gate.weight")
 
 
 def _shapes_of_experts(

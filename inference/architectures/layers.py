@@ -13,7 +13,7 @@ from inference.architectures.rope import half_split_to_pairs
 from inference.architectures.weights import Weights
 from inference.errors import ModelRefusedError
 from inference.execution.experts import Activation, FeedForward, GatedFeedForward, MixtureOfExperts
-from inference.execution.linear import Linear
+from inference.execution.linear import Linear, Weight, joined
 from inference.execution.low_rank import LowRank
 from inference.execution.operators import Operators
 from inference.sources.adapters import MOST_RANK
@@ -93,7 +93,11 @@ class LayerReader:
     def _take(self, *names: str) -> torch.Tensor:
         """The first of `names` that there is."""
         found = next((name for name in names if self._base + name in self._weights), names[-1])
-        return self._operators.place(self._weights.take(self._base + found, self._dtype))
+        return self._weights.take(self._base + found, self._dtype).to(self._operators.device)
+
+    def _matrix(self, name: str) -> Weight:
+        """A linear layer's weight, in eight bits where it is stored so."""
+        return self._weights.matrix(self._base + name, self._dtype).to(self._operators.device)
 
     def _has(self, name: str) -> bool:
         return self._base + name in self._weights
@@ -112,24 +116,17 @@ class LayerReader:
         form = self._form
         sizes = [form.heads * form.head_dim, form.kv_heads * form.head_dim, form.kv_heads * form.head_dim]
 
-        def joint(kind: str) -> torch.Tensor:
-            if form.family.is_fused:
-                query, key, value = torch.split(self._take(f"self_attn.qkv_proj.{kind}"), sizes)
-            else:
-                query, key, value = (self._take(f"self_attn.{name}_proj.{kind}") for name in "qkv")
-            return torch.cat((self._pairs(query), self._pairs(key), value))
-
-        biased = any(self._has(f"self_attn.{name}_proj.bias") for name in ("q", "k", "v", "qkv"))
-        weight = joint("weight")
-        linear = self._operators.linear(weight, joint("bias") if biased else None)
         query, key, value = (torch.arange(size) for size in sizes)
         orders = {"q": self._pairs(query), "k": self._pairs(key), "v": value}
+        starts = (0, sizes[0], sizes[0] + sizes[1])
+        order = torch.cat([each + start for each, start in zip(orders.values(), starts, strict=True)])
         if form.family.is_fused:
-            starts = (0, sizes[0], sizes[0] + sizes[1])
-            orders = {"qkv": torch.cat([each + start for each, start in zip(orders.values(), starts, strict=True)])}
-        return self._adapted(
-            linear, {f"self_attn.{name}_proj": order for name, order in orders.items()}, weight.shape[1]
-        )
+            orders = {"qkv": order}
+        orders = {f"self_attn.{name}_proj": own for name, own in orders.items()}
+        weight = joined([self._matrix(f"{name}.weight") for name in orders])[order]
+        biased = any(self._has(f"{name}.bias") for name in orders)
+        bias = torch.cat([self._take(f"{name}.bias") for name in orders])[order] if biased else None
+        return self._adapted(self._operators.linear(weight, bias), orders, weight.shape[1])
 
     def _gated(self, base: str) -> FeedForward:
         names = [f"{base}.gate_up_proj"] if self._form.family.is_fused else [f"{base}.gate_proj", f"{base}.up_proj"]
@@ -137,8 +134,8 @@ class LayerReader:
 
     def _linear(self, *names: str) -> Linear:
         """The projections `names` fused, their outputs in that order; either all of them have a bias or none."""
-        weights = [self._take(f"{name}.weight") for name in names]
-        weight = torch.cat(weights)
+        weights = [self._matrix(f"{name}.weight") for name in names]
+        weight = joined(weights)
         biased = any(self._has(f"{name}.bias") for name in names)
         bias = torch.cat([self._take(f"{name}.bias") for name in names]) if biased else None
         orders = {name: torch.arange(len(own)) for name, own in zip(names, weights, strict=True)}
@@ -167,14 +164,16 @@ class LayerReader:
             shared=self._gated(names.shared) if names.shared else None,
         )
 
-    def _each_expert(self, names: ExpertNames) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _each_expert(self, names: ExpertNames) -> Iterator[tuple[Weight, Weight]]:
         """Each expert's joint projection of gate and up, and its projection down."""
         if names.single is None or not self._has(names.single[0].format(0)):
-            both, down = self._take(*names.both), self._take(*names.down)
-            if len(both) != self._form.experts:
-                raise ModelRefusedError(f"the checkpoint has {len(both)} experts, its config {self._form.experts}")
-            yield from zip(both, down, strict=True)
+            stacked = self._take(*names.both), self._take(*names.down)
+            if len(stacked[0]) != self._form.experts:
+                raise ModelRefusedError(
+                    f"the checkpoint has {len(stacked[0])} experts, its config {self._form.experts}"
+                )
+            yield from zip(*stacked, strict=True)
             return
         for number in range(self._form.experts):
-            gate, up, down = (self._take(name.format(number)) for name in names.single)
-            yield torch.cat((gate, up)), down
+            gate, up, down = (self._matrix(name.format(number)) for name in names.single)
+            yield joined((gate, up)), down

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inference.architectures.stored_config import eos_ids, is_encoder, read_config, stored_dtype
 from inference.config import ON_CPU, ON_GPU, EngineConfig, StepSizes
 from inference.core.step import Row, StepPlan
 from inference.errors import ModelRefusedError
@@ -16,8 +15,12 @@ from inference.execution.checks import lacks_memory
 from inference.types import Kind, SamplingParams
 
 if TYPE_CHECKING:
+    from inference.architectures.decoder import Decoder
+    from inference.architectures.quantised import Quantised
+    from inference.architectures.transformers import TransformersModel
     from inference.execution.attention.base import Attention
     from inference.execution.backend import CausalBackend
+    from inference.execution.operators import Operators
     from inference.sampling.passes import Passes
 
 KV_SHARE = 0.3  # of the memory that is free once the weights are loaded
@@ -43,6 +46,7 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
         torch.set_num_threads(threads)
     from transformers.utils import logging
 
+    from inference.architectures.stored_config import is_encoder
     from inference.sources.resolve import resolve
 
     logging.disable_progress_bar()
@@ -72,13 +76,11 @@ def kernel_folder() -> Path:
 def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedModel:
     import torch
 
-    from inference.architectures import decoder, families
-    from inference.architectures.proof import UnservableError
-    from inference.architectures.transformers import TransformersModel
+    from inference.architectures.stored_config import eos_ids, read_quantised, stored_dtype
     from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.tiers import check_kv_dtype, choose
 
-    model_config = read_config(folder)
+    model_config, quantised = read_quantised(folder)
     device = compute_device(config.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # of this thread: kernels are launched on its current device
@@ -89,27 +91,15 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     details = {"folder": str(folder), "dtype": dtype_text, "device": str(device)}
     positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)
     limit = int(positions or config.max_context or UNSTATED_CONTEXT)
-    why_not = families.unsupported(model_config)
-    proving: dict[str, Any] = {
+    how: dict[str, Any] = {
+        "dtype": dtype,
+        "operators": operators,
         "proving": choose(torch.float32, kernels, tier=tier, device=device),
         "block_size": config.block_size,
         "proofs": cache_folder(config) / "proofs",
     }
-    model: decoder.Decoder | TransformersModel | None = None
-    if config.architecture != "transformers" and why_not is None:
-        try:
-            model = decoder.Decoder.load(
-                model_config, folder, dtype, operators, **proving, wanted=config.max_context or 0
-            )
-            details["architecture"] = f"own decoder ({model_config.model_type})"
-        except (UnservableError, ValueError) as error:  # the latter: a shape that the operators don't take
-            why_not = str(error)
-            details["own decoder"] = f"not taken: {error}"
-    if config.architecture == "decoder" and why_not is not None:
-        raise ModelRefusedError(f"the own decoder can't run {folder.name}: {why_not}")
-    if model is None:
-        model = TransformersModel.load(model_config, folder, dtype, operators, **proving)
-        details["architecture"] = f"transformers ({model_config.model_type})"
+    model, made = _proved_model(config, model_config, folder, quantised, how)
+    details |= made
     details["proof"] = model.proof.text
     limit = min(limit, model.proof.max_context or limit)
     if config.max_context:
@@ -127,7 +117,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     details["context"] = f"{min(limit, kv_tokens)} tokens of the model's {positions or limit}"
     details |= {
         "tier": operators.tier,
-        "quantization": _quantized(operators.quantization, model),
+        "quantization": _quantized(operators, model, quantised),
         "attention": attention.name,
         "exact": _exactness(model.exact, attention),
     }
@@ -149,6 +139,37 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         adapter_bytes=adapter_bytes,
         sizes=sizes,
     )
+
+
+def _proved_model(
+    config: EngineConfig, model_config: Any, folder: Path, quantised: Quantised | None, how: dict[str, Any]
+) -> tuple[Decoder | TransformersModel, dict[str, str]]:
+    """Return the folder's model and what is told of it: our own decoder where it computes such a config, else
+    transformers'; `how` are the arguments that both load with.
+    """
+    from inference.architectures import families
+    from inference.architectures.decoder import Decoder
+    from inference.architectures.proof import UnservableError
+    from inference.architectures.quantised import CURE
+    from inference.architectures.transformers import TransformersModel
+
+    details: dict[str, str] = {}
+    why_not = families.unsupported(model_config)
+    if config.architecture != "transformers" and why_not is None:
+        try:
+            model = Decoder.load(model_config, folder, **how, wanted=config.max_context or 0, quantised=quantised)
+        except (UnservableError, ValueError) as error:  # the latter: a shape that the operators don't take
+            why_not = str(error)
+            details["own decoder"] = f"not taken: {error}"
+        else:
+            return model, {"architecture": f"own decoder ({model_config.model_type})"}
+    if config.architecture == "decoder" and why_not is not None:
+        raise ModelRefusedError(f"the own decoder can't run {folder.name}: {why_not}")
+    if quantised is not None:
+        reason = why_not or "architecture is transformers"
+        raise ModelRefusedError(f"{folder}: {quantised.text} is read by the own decoder alone, and {reason}: {CURE}")
+    details["architecture"] = f"transformers ({model_config.model_type})"
+    return TransformersModel.load(model_config, folder, **how), details
 
 
 def _stated(**details: str) -> dict[str, str]:
@@ -230,10 +251,14 @@ def _in_eight_bits(config: EngineConfig) -> str:
     return "" if config.kv_dtype == "auto" else f" in {config.kv_dtype}"
 
 
-def _quantized(quantization: str, model: CausalBackend) -> str:
-    """Say which scheme the weights have, and of a foreign model how many of them."""
-    share = getattr(model, "quantized", 1.0)
-    return f"{quantization}, {share:.0%} of the weights" if quantization and share < 0.99 else quantization or "none"
+def _quantized(operators: Operators, model: CausalBackend, stored: Quantised | None) -> str:
+    """Say which scheme the weights have, of a foreign model how many of them, and what a quantised checkpoint has."""
+    name, share = operators.quantization, getattr(model, "quantized", 1.0)
+    if stored is not None and stored.is_kept(operators.kept):
+        rest = f", the rest in {name}" if name else ""
+        return f"{stored.text}, computed as the checkpoint stores it{rest}"
+    text = f"{name}, {share:.0%} of the weights" if name and share < 0.99 else name or "none"
+    return text if stored is None else f"{text}, after {stored.text} of the checkpoint is multiplied out"
 
 
 def _exactness(exact: bool, attention: Attention) -> str:
@@ -262,6 +287,7 @@ def _load_encoder(config: EngineConfig, folder: Path) -> LoadedModel:
     from inference.architectures.classifier import FixedClassifier, OpenClassifier, has_label_head
     from inference.architectures.encoder import Encoder
     from inference.architectures.scorer import PairModel, Scorer, labels_of
+    from inference.architectures.stored_config import read_config, stored_dtype
     from inference.execution.processor import compute_device, compute_dtype
     from inference.execution.runner import TorchRunner
 

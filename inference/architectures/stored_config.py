@@ -2,28 +2,45 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+
+from inference.architectures.quantised import CONFIG, CURE, Quantised, quantised
 from inference.architectures.settings import SIZES, check_settings
 from inference.errors import ModelRefusedError
+from inference.execution.processor import DTYPES
 from inference.json_files import read_object
-
-if TYPE_CHECKING:
-    import torch
-
-QUANTISED = re.compile("quant|compression_config")  # in a setting's name
 
 
 def read_config(folder: Path) -> Any:
-    """Return the folder's transformers config; raise ModelRefusedError where it can't be read, or can't be right."""
+    """Return the folder's transformers config of a model that isn't quantised; raise ModelRefusedError where it is,
+    where the config can't be read, or can't be right.
+    """
+    config, stored = read_quantised(folder)
+    if stored is not None:
+        raise ModelRefusedError(
+            f"{folder}: the config's {CONFIG} says {stored.text}, which is read of models that generate alone: {CURE}"
+        )
+    return config
+
+
+def read_quantised(folder: Path) -> tuple[Any, Quantised | None]:
+    """Return the folder's transformers config without its quantisation, and that; raise ModelRefusedError where the
+    config can't be read, or can't be right, or the quantisation isn't read.
+
+    The model of the config is the original then: what a proof is of, and whose shapes the tensors have.
+    """
     from transformers import AutoConfig
 
     _first_architecture(folder)
     stated = read_object(folder / "config.json")
-    _check_quantisation(folder, stated)
+    _check_files(folder)
+    try:
+        stored = quantised(stated)
+    except ModelRefusedError as error:
+        raise ModelRefusedError(f"{folder}: {error.message}") from None
     check_settings(stated)  # of which transformers says less clearly what is wrong
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
@@ -32,7 +49,9 @@ def read_config(folder: Path) -> Any:
         raise ModelRefusedError(f"{folder}: the config can't be read: {_reason(error)}") from error
     if (reason := _impossible(text) or _no_dtype(config)) is not None:
         raise ModelRefusedError(f"{folder}: the config can't be right: {reason}")
-    return config
+    for part in (config, text):
+        vars(part).pop(CONFIG, None)
+    return config, stored
 
 
 def is_encoder(folder: Path) -> bool:
@@ -47,8 +66,6 @@ def is_encoder(folder: Path) -> bool:
 
 def stored_dtype(config: Any) -> torch.dtype:
     """Return the checkpoint's dtype; float32 when its config has none."""
-    import torch
-
     stored = getattr(config, "dtype", None)
     return stored if isinstance(stored, torch.dtype) else torch.float32
 
@@ -72,18 +89,15 @@ def eos_ids(config: Any, folder: Path) -> frozenset[int]:
     return frozenset(ids)
 
 
-def _check_quantisation(folder: Path, stated: Mapping[str, Any]) -> None:
-    """Raise ModelRefusedError where the config, or a file beside it, says that the checkpoint is quantised.
+def _check_files(folder: Path) -> None:
+    """Raise ModelRefusedError where a file beside the config says that the checkpoint is quantised, as ModelOpt's does.
 
     transformers passes over what it doesn't know of that, and takes the rounded weights for the real ones.
     """
-    files = sorted(path.name for path in folder.iterdir() if "quant" in path.name.lower())
-    parts = (part for part in (stated, stated.get("text_config")) if isinstance(part, Mapping))
-    names = (name for part in parts for name, value in part.items() if value and QUANTISED.search(name))
-    if said := f"the file {files[0]}" if files else next((f"the config's {name}" for name in names), ""):
+    if files := sorted(path.name for path in folder.iterdir() if "quant" in path.name.lower()):
         raise ModelRefusedError(
-            f"{folder}: {said} says that the checkpoint is quantised, which isn't read: take the original, and set the "
-            f"deployment's quantization{'; or remove the file where the weights are the original' if files else ''}"
+            f"{folder}: the file {files[0]} says that the checkpoint is quantised, which isn't read: {CURE}; or remove "
+            "the file where the weights are the original"
         )
 
 
@@ -115,10 +129,6 @@ def _value(text: Any, name: str) -> Any:
 
 
 def _no_dtype(config: Any) -> str | None:
-    import torch
-
-    from inference.execution.processor import DTYPES
-
     stored = getattr(config, "dtype", None)
     is_one = stored in (None, torch.float64, *DTYPES.values())
     return None if is_one else f"dtype is {stored}, which no weights have"

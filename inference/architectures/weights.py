@@ -7,7 +7,7 @@ dtype that isn't a number's own, one that the model doesn't read, one whose valu
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -15,8 +15,10 @@ from typing import Any, Protocol, Self
 import torch
 from safetensors import SafetensorError, safe_open
 
+from inference.architectures.quantised import CONFIG, NAMES, Quantised
 from inference.architectures.small_model import first_line
 from inference.errors import ModelRefusedError
+from inference.execution.linear import EightBits, Weight, wide
 from inference.json_files import read_object
 
 FILE = "model.safetensors"
@@ -38,6 +40,10 @@ class Weights(Protocol):
         """Return the tensor as `dtype`, in memory of its own; raise ModelRefusedError when there is none."""
         ...
 
+    def matrix(self, name: str, dtype: torch.dtype) -> Weight:
+        """Return a linear layer's weight like `take`, but in eight bits where it is stored so."""
+        ...
+
 
 class ModelWeights:
     """The tensors of a transformers model in memory."""
@@ -52,13 +58,15 @@ class ModelWeights:
         tensor: torch.Tensor = self._tensors[name]
         return tensor.to(dtype, copy=True)
 
+    matrix = take
+
 
 class FolderWeights:
     """The tensors of a checkpoint folder by name, in one file or several. A context manager."""
 
-    def __init__(self, folder: Path, file: str = FILE) -> None:
+    def __init__(self, folder: Path, file: str = FILE, quantised: Quantised | None = None) -> None:
         """Open the files; raise ModelRefusedError when they are missing, can't be read, or have a tensor that may be
-        read and is of no dtype of DTYPES.
+        read and is neither of a dtype of DTYPES nor `quantised`.
         """
         index = folder / f"{file}.index.json"
         names = _names(index) if index.is_file() else {}
@@ -73,9 +81,13 @@ class FolderWeights:
         except (OSError, SafetensorError) as error:
             raise ModelRefusedError(f"{folder}: the weights can't be read: {error}") from error
         self._file_of = {key: one for one, opened in self._files.items() for key in opened.keys()}  # noqa: SIM118
+        self._quantised = quantised
+        self._scales: dict[str, str] = {}  # the name of a quantised weight's scales by its own
         for name in sorted(self._file_of):
             dtype = self._slice(name).get_dtype()
-            if dtype not in DTYPES and not UNREAD.search(name):
+            if quantised and dtype == NAMES[quantised.dtype] and name.endswith(".weight"):
+                self._scales[name] = name.removesuffix("weight") + quantised.scale
+            elif dtype not in DTYPES and not UNREAD.search(name):
                 raise ModelRefusedError(
                     f"the checkpoint's tensor {name} is {dtype}, where only {', '.join(DTYPES)} are read: {CURE}"
                 )
@@ -94,10 +106,13 @@ class FolderWeights:
     def __iter__(self) -> Iterator[str]:
         return iter(self._file_of)
 
-    def check(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise ModelRefusedError unless each tensor is one of `shapes`, of its shape, or of those not read."""
-        check_unread(self._file_of.keys() - shapes.keys())
+    def check(self, shapes: Mapping[str, tuple[int, ...]], unquantised: Collection[str] = ()) -> None:
+        """Raise ModelRefusedError unless each tensor is one of `shapes`, of its shape, or of those not read; and unless
+        those linear layers are quantised that are meant, of which `unquantised` need not be.
+        """
+        check_unread(self._file_of.keys() - shapes.keys() - set(self._scales.values()))
         for name in sorted(self._file_of.keys() & shapes.keys()):
+            self._check_quantised(name, shapes[name], needs_it=name not in unquantised)
             found = tuple(self._slice(name).get_shape())
             if found != shapes[name]:
                 raise ModelRefusedError(
@@ -105,11 +120,42 @@ class FolderWeights:
                 )
 
     def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
+        return wide(self.matrix(name, dtype))
+
+    def matrix(self, name: str, dtype: torch.dtype) -> Weight:
+        stored = self._stored(name)
+        if self._quantised is None or name not in self._scales:
+            weight: Weight = stored.to(dtype, copy=True)
+        else:
+            scales = self._stored(self._scales[name])
+            _check_finite(self._scales[name], scales)
+            weight = self._quantised.read(stored, scales, dtype)
+        _check_finite(name, weight.numbers if isinstance(weight, EightBits) else weight)
+        return weight
+
+    def _stored(self, name: str) -> torch.Tensor:
         if name not in self._file_of:
             raise ModelRefusedError(f"the checkpoint lacks the tensor {name}")
-        tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name).to(dtype, copy=True)
-        _check_finite(name, tensor)
+        tensor: torch.Tensor = self._files[self._file_of[name]].get_tensor(name)
         return tensor
+
+    def _check_quantised(self, name: str, shape: tuple[int, ...], *, needs_it: bool) -> None:
+        """Raise ModelRefusedError where a linear layer isn't quantised as is said, or its scales don't fit `shape`."""
+        if self._quantised is None or not name.endswith(".weight"):
+            return
+        is_meant = len(shape) == 2 and self._quantised.covers(name.removesuffix(".weight"))
+        is_stored = name in self._scales
+        if is_stored != is_meant and (is_stored or needs_it):
+            dtype, meant = self._slice(name).get_dtype(), "is" if is_meant else "isn't"
+            raise ModelRefusedError(
+                f"the checkpoint's tensor {name} is {dtype}, and by the config's {CONFIG} it {meant} quantised: {CURE}"
+            )
+        if is_stored and (scales := self._scales[name]) in self._file_of:
+            found, possible = tuple(self._slice(scales).get_shape()), self._quantised.scales_of(shape)
+            if found not in possible:
+                raise ModelRefusedError(
+                    f"the checkpoint's tensor {scales} is {list(found)}, and by the config it is {list(possible[0])}"
+                )
 
     def _slice(self, name: str) -> Any:
         return self._files[self._file_of[name]].get_slice(name)
@@ -147,6 +193,8 @@ def check_unread(names: Iterable[str]) -> None:
 
 
 def _check_finite(name: str, tensor: torch.Tensor) -> None:
+    if tensor.dtype.itemsize == 1:  # float8 has no least value
+        tensor = tensor.half()
     # The least and the largest come as fast as memory, NaN if one is; to ask each value takes fifty times as long.
     if tensor.numel() and not torch.isfinite(torch.stack(torch.aminmax(tensor))).all():
         raise ModelRefusedError(

@@ -10,7 +10,7 @@ from inference.execution.attention.base import Attention
 from inference.execution.attention.c import CAttention, unsupported
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
-from inference.execution.linear import Linear
+from inference.execution.linear import EightBits, Linear, Weight, wide
 from inference.execution.low_rank import LowRank, Part
 from inference.execution.operators import Operators
 from inference.kernels.cpu.elementwise import gelu_mul, rms_norm, silu_mul, softcap
@@ -26,7 +26,7 @@ REPEATED = 512  # tokens of a step up to which what is between its kernels count
 
 class COperators(Operators):
     """With `quantization` "w8a8" every linear layer has eight bits; with "int4" four, but the head and
-    those whose number of inputs is no multiple of GROUP.
+    those whose number of inputs is no multiple of GROUP. With "" those have that are stored in int8.
     """
 
     exact = True
@@ -34,9 +34,13 @@ class COperators(Operators):
     def __init__(self, library: Library, quantization: str = "") -> None:
         self._library = library
         self.quantization = quantization
+        self.kept = frozenset({torch.int8} if quantization != "int4" else ())
         self.tier = f"C kernels ({library.level})"
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+        if isinstance(weight, EightBits) and weight.numbers.dtype in self.kept:
+            return EightBitLinear(self._library, weight.numbers, bias, dtype=weight.dtype, scales=weight.scales)
+        weight = wide(weight)
         if not self.quantization:
             return DenseLinear(self._library, weight, bias)
         # The head's logits decide between tokens directly, where four bits show most.

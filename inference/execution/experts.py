@@ -7,7 +7,7 @@ from typing import Protocol
 
 import torch
 
-from inference.execution.linear import Linear
+from inference.execution.linear import Linear, Weight
 
 Activation = Callable[[torch.Tensor], torch.Tensor]
 """From [tokens, 2 · width], gate first, to act(gate) · up [tokens, width]."""
@@ -142,8 +142,8 @@ def combine(
 
 
 def separate_products(
-    linear: Callable[[torch.Tensor], Linear],
-    experts: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    linear: Callable[[Weight], Linear],
+    experts: Iterable[tuple[Weight, Weight]],
     activation: Activation,
 ) -> SeparateProducts:
     """Return the products of `experts`, each a joint projection of gate and up and one down."""

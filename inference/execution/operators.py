@@ -16,7 +16,7 @@ from inference.execution import experts
 from inference.execution.attention.base import Attention
 from inference.execution.attention.reference import ReferenceAttention
 from inference.execution.kv_cache import KVCache
-from inference.execution.linear import Linear, TorchLinear
+from inference.execution.linear import Linear, TorchLinear, Weight, wide
 from inference.execution.low_rank import LowRank, TorchLowRank
 from inference.sampling.passes import Passes
 from inference.sampling.torch_passes import TorchPasses
@@ -29,22 +29,20 @@ class Operators(ABC):
 
     `tier` is for operators of the machine, with the `reason` why there is nothing faster, if there is one;
     `quantization` is the scheme of the linear layers ("": the weights' dtype).
+    `kept` are the dtypes of `EightBits` that are computed with as they are, all others are made `wide` first.
     `exact` is True when each token's result has the same bits whatever else is in its batch.
     """
 
     tier: str
     reason: str = ""
     quantization: str = ""
+    kept: frozenset[torch.dtype] = frozenset()
     exact: bool
 
     device = CPU
 
-    def place(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return `tensor` on the device that these operators compute on."""
-        return tensor.to(self.device)
-
     @abstractmethod
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
         """Return the linear layer of `weight` [out, in]; `is_head` for the one that gives logits."""
 
     def router(self, weight: torch.Tensor) -> Linear:
@@ -78,7 +76,7 @@ class Operators(ABC):
         return experts.route(logits, chosen, is_normalised=is_normalised, is_shared=is_shared)
 
     def products(
-        self, of_experts: Iterable[tuple[torch.Tensor, torch.Tensor]], activation: experts.Activation
+        self, of_experts: Iterable[tuple[Weight, Weight]], activation: experts.Activation
     ) -> experts.ExpertProducts:
         """Return the networks of a layer's experts, each given by its joint projection of gate and up, and down."""
         return experts.separate_products(self.linear, of_experts, activation)
@@ -146,8 +144,8 @@ class TorchOperators(Operators):
         self.reason = reason
         self.tier = "torch reference" + (reason and f" ({reason})")
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
-        return TorchLinear(weight, bias)
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+        return TorchLinear(wide(weight), bias)
 
     def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return _normed(x, weight, eps)

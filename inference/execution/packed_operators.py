@@ -14,7 +14,7 @@ from torch.nn.functional import gelu, silu
 from inference.execution.attention.base import Attention
 from inference.execution.attention.products import ProductAttention
 from inference.execution.kv_cache import KVCache
-from inference.execution.linear import Linear, PackedLinear, TorchLinear
+from inference.execution.linear import Linear, PackedLinear, TorchLinear, Weight, wide
 from inference.execution.operators import Operators
 
 
@@ -26,8 +26,8 @@ class PackedOperators(Operators):
         self.reason = reason
         self.tier = "torch operators, packed weights" + (reason and f" ({reason})")
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
-        return PackedLinear(weight, bias)
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
+        return PackedLinear(wide(weight), bias)
 
     def router(self, weight: torch.Tensor) -> Linear:
         return TorchLinear(weight)  # packed layouts pay for wide layers only

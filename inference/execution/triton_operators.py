@@ -15,7 +15,7 @@ from inference.execution.attention.base import Attention
 from inference.execution.attention.triton import TritonAttention
 from inference.execution.experts import Activation, ExpertProducts
 from inference.execution.kv_cache import KVCache
-from inference.execution.linear import Linear
+from inference.execution.linear import EightBits, Linear, Weight, wide
 from inference.execution.low_rank import LowRank, Part
 from inference.execution.operators import Operators
 from inference.execution.triton_experts import GroupedProducts
@@ -37,7 +37,7 @@ FLOAT8_CAPABILITY = (8, 9)  # the first with instructions for it: Triton compile
 
 class TritonOperators(Operators):
     """Operators on CUDA. `quantization` "w8a8" and "fp8" compute in eight bits, a scale per token and per channel; with
-    "int4" the weights have four bits in groups, the head eight.
+    "int4" the weights have four bits in groups, the head eight; with "" those layers have eight that are stored so.
     """
 
     exact = False  # cuBLAS chooses its order of summation by the number of rows
@@ -50,24 +50,35 @@ class TritonOperators(Operators):
         self.quantization = quantization
         self.tier = "Triton kernels"
         self._has_rowwise = False
+        self.kept = frozenset(dtype for name, dtype in EIGHT_BITS.items() if quantization in {"", name})
         if device.type == "cuda":
             capability = torch.cuda.get_device_capability(device)
-            if quantization == "fp8" and capability < FLOAT8_CAPABILITY:
-                raise ValueError(
-                    "quantization fp8 needs a GPU of compute capability 8.9 or above, and this one has "
-                    f"{capability[0]}.{capability[1]}: set quantization to w8a8 or int4"
-                )
+            if capability < FLOAT8_CAPABILITY:
+                self.kept -= {torch.float8_e4m3fn}
+                if quantization == "fp8":
+                    raise ValueError(
+                        "quantization fp8 needs a GPU of compute capability 8.9 or above, and this one has "
+                        f"{capability[0]}.{capability[1]}: set quantization to w8a8 or int4"
+                    )
             self._has_rowwise = capability >= (9, 0)
             driver.active.get_current_target()  # compiles what launches kernels, else the first one would do that
             self.tier = f"Triton kernels ({torch.cuda.get_device_name(device)}, sm_{capability[0]}{capability[1]})"
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
-        if not self.quantization:
-            return DenseLinear(weight, bias)
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None, *, is_head: bool = False) -> Linear:
         if self.quantization == "int4" and not is_head and weight.shape[1] % INT4_GROUP == 0:
-            return FourBitLinear(weight, bias)
-        dtype = EIGHT_BITS.get(self.quantization, torch.int8)
-        return EightBitLinear(weight, bias, dtype, has_rowwise=self._has_rowwise)
+            return FourBitLinear(wide(weight), bias)
+        numbers, scales = self._stored(weight)
+        if scales is None:
+            return DenseLinear(numbers, bias)
+        return EightBitLinear(numbers, scales, bias, has_rowwise=self._has_rowwise)
+
+    def _stored(self, weight: Weight) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return the numbers that a layer of `weight` is computed with, and their scales if they have eight bits."""
+        if isinstance(weight, EightBits) and weight.numbers.dtype in self.kept:
+            return weight.numbers, weight.scales
+        if not self.quantization:
+            return wide(weight), None
+        return in_eight_bits(wide(weight), EIGHT_BITS.get(self.quantization, torch.int8))
 
     def router(self, weight: torch.Tensor) -> Linear:
         return DenseLinear(weight, None)
@@ -89,12 +100,9 @@ class TritonOperators(Operators):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         return route(logits, chosen, is_normalised=is_normalised, is_shared=is_shared)
 
-    def products(
-        self, of_experts: Iterable[tuple[torch.Tensor, torch.Tensor]], activation: Activation
-    ) -> ExpertProducts:
+    def products(self, of_experts: Iterable[tuple[Weight, Weight]], activation: Activation) -> ExpertProducts:
         """Experts have eight bits with "int4" too: their product has no kernel for four."""
-        dtype = EIGHT_BITS.get(self.quantization, torch.int8) if self.quantization else None
-        return GroupedProducts(of_experts, activation, dtype)
+        return GroupedProducts(((self._stored(both), self._stored(down)) for both, down in of_experts), activation)
 
     def combine(
         self, rows: torch.Tensor, places: torch.Tensor, weights: torch.Tensor, residual: torch.Tensor | None
@@ -172,20 +180,19 @@ class EightBitLinear:
     int8 is exact: the same row gives the same bits in any batch.
     """
 
-    __slots__ = ("_bias", "_dtype", "_has_rowwise", "_scales", "_weight")
+    __slots__ = ("_bias", "_has_rowwise", "_scales", "_weight")
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype, *, has_rowwise: bool
+        self, weight: torch.Tensor, scales: torch.Tensor, bias: torch.Tensor | None, *, has_rowwise: bool
     ) -> None:
-        self._weight, self._scales = in_eight_bits(weight, dtype)
+        self._weight, self._scales = weight.contiguous(), scales
         self._bias = bias
-        self._dtype = dtype
         # cuBLAS takes no other sizes; a vocabulary may have any, and then some 65 answers at once would be refused.
         is_aligned = all(size % ROWWISE_SIZE == 0 for size in weight.shape)
-        self._has_rowwise = has_rowwise and is_aligned and dtype is torch.float8_e4m3fn
+        self._has_rowwise = has_rowwise and is_aligned and weight.dtype is torch.float8_e4m3fn
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:
-        numbers, scales = quantise(x, self._dtype)
+        numbers, scales = quantise(x, self._weight.dtype)
         if len(x) <= MAX_ROWS:
             return matvec(
                 numbers,

@@ -29,7 +29,7 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "use_threads": (None, [ctypes.c_int]),
     "pack_fp32": (None, [_P, _P, _I, _I]),
     "pack_bf16": (None, [_P, _P, _I, _I]),
-    "pack_w8a8": (None, [_P, _P, _P, _P, _I, _I]),
+    "pack_w8a8": (None, [_P, _P, _P, _P, _P, _I, _I]),
     "pack_w4": (None, [_P, _P, _P, _I, _I]),
     "linear_fp32": (ctypes.c_int, [_P, _P, _P, _P, _P, _I, _I, _I]),
     "linear_bf16": (ctypes.c_int, [_P, _P, _P, _P, _P, _I, _I, _I]),

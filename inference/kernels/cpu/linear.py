@@ -82,22 +82,35 @@ class DenseLinear(_Linear):
 class EightBitLinear(_Linear):
     """W8A8: weights in eight bits with a scale for each output, activations quantised with one for each token.
 
-    x, bias, residual and result are of `dtype`. A token that isn't finite gets NaN.
+    With `scales` float32 [outputs] `weight` is int8, and computed with as it is; else it is rounded. x, bias, residual
+    and result are of `dtype`. A token that isn't finite gets NaN.
     """
 
     _kernel = "linear_w8a8"
 
     def __init__(
-        self, library: Library, weight: torch.Tensor, bias: torch.Tensor | None = None, *, dtype: torch.dtype
+        self,
+        library: Library,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        dtype: torch.dtype,
+        scales: torch.Tensor | None = None,
     ) -> None:
         super().__init__(library, weight, bias, dtype)
         self._packed = _room(library, self._outputs, -(-self._inputs // 4))
         columns = -(-self._outputs // library.columns) * library.columns
-        self._scales = torch.empty(columns, dtype=torch.float32)
+        self._scales = torch.zeros(columns, dtype=torch.float32)
         self._sums = torch.empty(columns, dtype=torch.int32)
         self._addresses = (self._packed.data_ptr(), self._scales.data_ptr(), self._sums.data_ptr())
-        weight = weight.float().contiguous()
-        library.pack_w8a8(weight.data_ptr(), *self._addresses, self._outputs, self._inputs)
+        plain = numbers = None
+        if scales is None:
+            weight = weight.float().contiguous()
+            plain = weight.data_ptr()
+        else:
+            numbers = require(weight, (self._outputs, self._inputs), torch.int8, "weight")
+            self._scales[: self._outputs] = scales
+        library.pack_w8a8(plain, numbers, *self._addresses, self._outputs, self._inputs)
 
 
 class FourBitLinear(_Linear):

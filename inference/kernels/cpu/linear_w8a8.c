@@ -26,27 +26,29 @@ INLINE void finish(int is_bf16, vi acc[PANEL], int64_t row, int64_t column, floa
 #include "program.h"
 #include "quantise.h"
 
-/* Quantise and pack `weight` [outputs, inputs] float32, whose scale is its largest value / 127 in each output; `scales`
- * and `sums` (128 × the output's sum, since activations are stored with 128 added) have an entry for every packed column. */
-void pack_w8a8(const float *weight, uint32_t *packed, float *scales, int32_t *sums, int64_t outputs, int64_t inputs) {
+/* Pack weights [outputs, inputs]: `numbers` in eight bits with their `scales`, or where they are NULL those of `weight` float32,
+ * rounded with a scale of the largest value / 127 in each output. `scales` and `sums` (128 × the output's sum, since activations are
+ * stored with 128 added) have an entry for every packed column. */
+void pack_w8a8(const float *weight, const int8_t *numbers, uint32_t *packed, float *scales, int32_t *sums, int64_t outputs, int64_t inputs) {
     const int64_t words = (inputs + 3) / 4, panels = (outputs + COLUMNS - 1) / COLUMNS;
 #pragma omp parallel for num_threads(kernel_threads)
     for (int64_t panel = 0; panel < panels; panel++)
         for (int64_t column = 0; column < COLUMNS; column++) {
-            const int64_t output = panel * COLUMNS + column;
-            const float *row = weight + output * inputs;
+            const int64_t output = panel * COLUMNS + column, real = output < outputs ? inputs : 0;
             float peak = 1e-12f;
             int32_t sum = 0;
-            for (int64_t k = 0; output < outputs && k < inputs; k++) peak = fabsf(row[k]) > peak ? fabsf(row[k]) : peak;
+            for (int64_t k = output * inputs; !numbers && k < output * inputs + real; k++)
+                peak = fabsf(weight[k]) > peak ? fabsf(weight[k]) : peak;
             for (int64_t k = 0; k < words; k++) {
                 int8_t bytes[4] = {0};
-                for (int64_t i = 0; output < outputs && i < 4 && 4 * k + i < inputs; i++) {
-                    bytes[i] = (int8_t)lrintf(row[4 * k + i] * (127.0f / peak));
+                for (int64_t i = 0; i < 4 && 4 * k + i < real; i++) {
+                    const int64_t at = output * inputs + 4 * k + i;
+                    bytes[i] = numbers ? numbers[at] : (int8_t)lrintf(weight[at] * (127.0f / peak));
                     sum += bytes[i];
                 }
                 memcpy(packed + (panel * words + k) * COLUMNS + column, bytes, 4);
             }
-            scales[output] = peak / 127.0f;
+            if (!numbers) scales[output] = peak / 127.0f;
             sums[output] = 128 * sum;
         }
 }

@@ -9,6 +9,7 @@ import torch
 
 from inference.execution.triton_operators import EightBitLinear
 from inference.kernels.triton.matvec import MAX_ROWS
+from inference.kernels.triton.quantise import in_eight_bits
 
 FLOAT8 = torch.float8_e4m3fn
 
@@ -37,7 +38,7 @@ def test_float8_weights_of_any_size_are_multiplied_by_many_rows(
     monkeypatch.setattr(torch, "_scaled_mm", cublas)
     torch.manual_seed(0)
     weight, x = torch.randn(outputs, inputs), torch.randn(MAX_ROWS + 1, inputs, dtype=torch.bfloat16)
-    linear = EightBitLinear(weight, None, FLOAT8, has_rowwise=True)
+    linear = EightBitLinear(*in_eight_bits(weight, FLOAT8), None, has_rowwise=True)
     expected = x.float() @ weight.T
     assert (linear(x).float() - expected).abs().max() < 0.1 * expected.abs().max()
     assert cublas.calls == calls

@@ -81,6 +81,19 @@ def test_eight_bits_are_what_they_say(library: Library) -> None:
     torch.testing.assert_close(linear(x), x @ weight.T, rtol=1e-6, atol=0)
 
 
+def test_eight_bits_that_are_given_stay_as_they_are(library: Library) -> None:
+    """With scales that aren't the largest value's, and with the least number, which rounding never gives."""
+    numbers = torch.randint(-100, 101, (200, 53), dtype=torch.int8)
+    numbers[:, 7] = -128
+    scales = torch.rand(200) + 0.01
+    x = torch.randint(-127, 128, (7, 53)).float()
+    x[:, 1] = 127
+    linear = EightBitLinear(library, numbers, scales=scales, dtype=torch.float32)
+    torch.testing.assert_close(linear(x), x @ numbers.float().T * scales, rtol=1e-6, atol=0)
+    with pytest.raises(TypeError, match=r"weight has to be torch\.int8"):
+        EightBitLinear(library, numbers.float(), scales=scales, dtype=torch.float32)
+
+
 def test_four_bits_are_what_they_say(library: Library) -> None:
     """Weights that are a group's scale times -8 … 7 are kept exactly, the same for few and for many rows."""
     codes = torch.randint(-8, 8, (70, 96)).float()
