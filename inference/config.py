@@ -123,8 +123,9 @@ class EngineConfig:
     `source` is a hub id, a folder or a GGUF file. `dtype` is "auto" (the checkpoint's, or float32 where that is
     faster), "float32", "bfloat16" or "float16". `quantization` "w8a8" computes the linear layers in eight bits, "int4"
     keeps their weights in four (in groups; eight for the head), "fp8" computes in float8 (GPUs of capability 8.9 and
-    later), "" leaves them in `dtype`. `device` is "cpu", "cuda" (the first GPU that the process sees), "cuda:1" …, or
-    "auto": a GPU where there is one. `kv_tokens` is the KV cache's size in tokens; 0 sizes it from the free memory.
+    later), "" leaves them in `dtype`, or as the checkpoint stores them. `device` is "cpu", "cuda" (the first GPU
+    that the process sees), "cuda:1" …, or "auto": a GPU where there is one. `kv_tokens` is the KV cache's size in
+    tokens; 0 sizes it from the free memory.
     `kv_dtype` "int8" keeps K/V in eight bits with a scale for each token and head (the CPU's C kernels), "fp8" in eight
     bits on GPUs, "auto" in the model's dtype. `max_rows` and `max_step_tokens` bound one step, `prefill_chunk` one
     sequence's tokens in it (0: as many as suit the device, 32, 512 and 256 on a CPU, 256, 8192 and 2048 on a GPU);
