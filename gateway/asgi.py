@@ -88,7 +88,7 @@ http_routes = [
     path("v1/usage/<str:request_id>", usage, scopes.USAGE, "/v1/usage/{id}"),
     re_path(r"^v1/organization/", _control_plane, "/v1/organization/*"),
     re_path(r"^v1(/|$)", unknown_endpoint, "/v1/*"),
-    path("health", paced_by_address(health), None),
+    path("health", health, None),
     *([] if settings.SLUICE_METRICS_PORT else probe_paths(is_own_port=False)),
     re_path(NEAR_THE_API, unknown_endpoint, "near"),
     re_path(r"", _control_plane, "control"),

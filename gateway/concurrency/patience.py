@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -12,6 +13,8 @@ RATE = 50.0
 BURST = 200
 LONGEST = 5.0
 """Seconds that an answer waits at most."""
+MOST_WAITING = 32
+"""Answers of an owner that wait at the same time: what waits keeps a connection."""
 MOST_OWNERS = 10_000
 
 Owner = TypeVar("Owner", bound=Hashable)
@@ -28,14 +31,26 @@ class Patience(Generic[Owner]):
         self._clock = clock
         self._sleep = sleep
         self._due: dict[Owner, float] = {}  # when as many as were answered would have been, one after the other
+        self._waiting: Counter[Owner] = Counter()
 
-    async def wait(self, owner: Owner) -> None:
-        """Return at once, or when it is the turn of one more for `owner`."""
+    async def wait(self, owner: Owner) -> bool:
+        """Return at once, or when it is the turn of one more for `owner`; False, at once, where too many of its wait
+        already.
+        """
         now = self._clock()
         due = max(self._due.get(owner, now), now)
         seconds = due - BURST / RATE - now
+        if seconds > 0 and self._waiting[owner] >= MOST_WAITING:
+            return False
         self._due[owner] = min(due + 1 / RATE, now + BURST / RATE + LONGEST)
         if len(self._due) > MOST_OWNERS:
             self._due = {one: until for one, until in self._due.items() if until > now}
         if seconds > 0:
-            await self._sleep(seconds)
+            self._waiting[owner] += 1
+            try:
+                await self._sleep(seconds)
+            finally:
+                self._waiting[owner] -= 1
+                if not self._waiting[owner]:
+                    del self._waiting[owner]
+        return True

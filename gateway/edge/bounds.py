@@ -70,13 +70,15 @@ def counted_by_address(application: Application) -> Application:
 
 
 def paced_by_address(application: Application) -> Application:
-    """Return `application`, whose requests wait where one address sends very many: for what asks for no key, and is
+    """Return `application`, whose requests wait where one address sends very many: pages, which ask for no key and are
     made in the process that serves everybody.
     """
     patience: Patience[str] = Patience()
 
     async def application_at_a_pace(scope: Scope, receive: Receive, send: Send) -> None:
-        await patience.wait(_network_of(scope))
+        network = _network_of(scope)
+        if network and not await patience.wait(network):
+            raise too_many_connections()
         await application(scope, receive, send)
 
     return application_at_a_pace

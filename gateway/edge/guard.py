@@ -62,26 +62,37 @@ def guarded(application: Application) -> Application:
             if exchange.span is not None:
                 exchange.caller["trace_id"] = tracing.trace_id_of(exchange.span)
             try:
-                await application({**scope, "request_id": request_id, "exchange": exchange}, receive, exchange.send)
-            except ClientLeftError:
-                exchange.status = 499
+                given = {**scope, "request_id": request_id, "exchange": exchange}
+                refusal = await _refused(application, given, receive, exchange)
+                if refusal is not None:
+                    if 400 <= refusal.status < 500 and not await faults.wait(exchange.owner):
+                        refusal.headers = {**refusal.headers, "connection": "close"}
+                    await exchange.refuse(refusal)
             except asyncio.CancelledError:
                 exchange.status = exchange.status or 499
                 raise
-            except Exception as error:
-                refusal = refusal_of(error)
-                if refusal is None:
-                    log.exception("unhandled", path=scope["path"])
-                if exchange.begun:
-                    raise
-                refusal = refusal or internal_error()
-                if 400 <= refusal.status < 500:
-                    await faults.wait(exchange.owner)
-                await exchange.refuse(refusal)
             finally:
                 exchange.report()
 
     return application_with_guard
+
+
+async def _refused(application: Application, scope: Scope, receive: Receive, exchange: _Exchange) -> Refusal | None:
+    """Have the request answered; return what is to be answered instead, without the traceback that keeps its body."""
+    try:
+        await application(scope, receive, exchange.send)
+    except ClientLeftError:
+        exchange.status = 499
+    except Exception as error:
+        refusal = refusal_of(error)
+        if refusal is None:
+            log.exception("unhandled", path=scope["path"])
+        if exchange.begun:
+            raise
+        refusal = refusal or internal_error()
+        refusal.__context__ = refusal.__cause__ = None
+        return refusal.with_traceback(None)
+    return None
 
 
 class _Exchange:

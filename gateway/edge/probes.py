@@ -13,7 +13,6 @@ from django.urls import URLPattern
 from django.utils.crypto import constant_time_compare
 
 from gateway.edge.access import address_of, bearer_of
-from gateway.edge.bounds import paced_by_address
 from gateway.edge.http import require_method, runtime_of
 from gateway.edge.routes import path
 from gateway.errors.refusal import Refusal
@@ -78,9 +77,9 @@ async def metrics(scope: Scope, receive: Receive, send: Send, *, is_own_port: bo
 def probe_paths(*, is_own_port: bool) -> list[URLPattern]:
     """Return the routes of the probes."""
     return [
-        path("healthz", paced_by_address(liveness), None),
-        path("readyz", paced_by_address(partial(readiness, is_own_port=is_own_port)), None),
-        path("metrics", paced_by_address(partial(metrics, is_own_port=is_own_port)), None),
+        path("healthz", liveness, None),
+        path("readyz", partial(readiness, is_own_port=is_own_port), None),
+        path("metrics", partial(metrics, is_own_port=is_own_port), None),
     ]
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from gateway.concurrency.patience import BURST, LONGEST, MOST_OWNERS, RATE, Patience
+from gateway.concurrency.patience import BURST, LONGEST, MOST_OWNERS, MOST_WAITING, RATE, Patience
 from tests.gateway.concurrency.test_pace import Clock
 
 
@@ -47,13 +49,25 @@ async def test_who_rests_has_the_first_ones_again(patience, clock):
     assert clock.slept == []
 
 
-async def test_many_that_come_together_wait_no_longer_than_the_bound(clock):
-    async def at_once(seconds):
-        clock.slept.append(seconds)
+async def test_so_many_wait_and_none_longer_than_the_bound(clock):
+    woken = asyncio.Event()
 
-    patience = Patience(clock, at_once)
-    await ask(patience, "a", 5000)
-    assert max(clock.slept) == pytest.approx(LONGEST)
+    async def until_woken(seconds):
+        clock.slept.append(seconds)
+        await woken.wait()
+
+    patience = Patience(clock, until_woken)
+    for _ in range(BURST + 1):
+        assert await patience.wait("a")
+    waits = [asyncio.ensure_future(patience.wait("a")) for _ in range(2 * MOST_WAITING)]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    done = [task for task in waits if task.done()]
+    assert not any(task.result() for task in done)
+    woken.set()
+    assert sum(await asyncio.gather(*waits)) == len(waits) - len(done) == MOST_WAITING
+    assert max(clock.slept) <= LONGEST
+    assert await patience.wait("a"), "who waited makes room"
 
 
 async def test_owners_that_rested_are_forgotten(patience, clock):

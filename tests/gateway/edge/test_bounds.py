@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 
 import pytest
 import structlog
@@ -109,3 +110,27 @@ async def test_who_asks_in_a_loop_for_what_costs_nothing_waits_and_nobody_else(m
     pages = guarded(bounds.paced_by_address(page))
     assert await waits_of(pages, *[("/", "192.0.2.1")] * (BURST + 2)) > 0
     assert await waits_of(pages, ("/", "192.0.2.2")) == 0
+
+
+async def test_a_refusal_that_waits_keeps_nothing_of_its_request(monkeypatch):
+    class Body:
+        pass
+
+    kept = []
+
+    async def asleep(seconds):
+        kept.append([body for body in bodies if body() is not None])
+
+    monkeypatch.setattr(guard, "Patience", lambda: Patience(lambda: 0.0, asleep))
+    bodies = []
+
+    async def refusing(scope, receive, send):
+        body = Body()
+        bodies.append(weakref.ref(body))
+        raise Refusal(400, "invalid_value", "It is wrong.") from ValueError(body)
+
+    faults = guarded(refusing)
+    for _ in range(BURST + 3):
+        await Exchange(faults, "GET", "/", key=None).finished()
+    assert kept == [[]] * len(kept)
+    assert kept
