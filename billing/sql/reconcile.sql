@@ -85,8 +85,9 @@ WHERE r.revision > 0 AND NOT EXISTS (
     SELECT 1 FROM billing_usagerecord before
     WHERE before.day = r.day AND before.request = r.request AND before.revision = r.revision - 1 AND NOT before.exact)
 
--- What counts in a budget is what was charged for requests that were held under it, and each correction when it was made; what
--- one gives back counts in a day or month only if the request began in it.
+-- What counts in a budget is what was charged for requests that were held under it, and each correction when it was
+-- made; what one gives back counts in a day or month only if the request began in it. Earlier code, whose records have
+-- no budget, counted all requests of its key that began after it was made.
 -- name: budget_spent
 SELECT id, 'spent ' || day_spent || ', ' || month_spent || ', ' || total_spent || ' (day, month, in all), records '
     || of_day || ', ' || of_month || ', ' || of_all
@@ -97,10 +98,11 @@ FROM (
         coalesce(sum(CASE WHEN date(c.settled_at) >= b.month AND (c.more > 0 OR date(c.reserved_at) >= b.month)
             THEN c.more END), 0) AS of_month
     FROM billing_budget b LEFT JOIN (
-        SELECT r.budget, r.reserved_at, r.settled_at, r.charge - coalesce(e.charge, 0) AS more
+        SELECT coalesce(r.budget, k.id) AS budget, r.reserved_at, r.settled_at, r.charge - coalesce(e.charge, 0) AS more
         FROM billing_usagerecord r
+        LEFT JOIN billing_budget k ON r.budget IS NULL AND k.api_key = r.api_key AND k.created_at <= r.reserved_at
         LEFT JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
-        WHERE r.budget IS NOT NULL
+        WHERE coalesce(r.budget, k.id) IN (SELECT id FROM billing_budget)
     ) AS c ON c.budget = b.id
     GROUP BY b.id, b.day, b.month, b.day_spent, b.month_spent, b.total_spent
 ) AS sums WHERE day_spent <> of_day OR month_spent <> of_month OR total_spent <> of_all

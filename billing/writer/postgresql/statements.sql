@@ -43,8 +43,11 @@ ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at
 SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind
 FROM billing_scheduledgrant WHERE wallet_id = ANY(%s::uuid[]) ORDER BY wallet_id, begins_at, id;
 
+-- A record without a budget is of earlier code, which counted it by its key and time; zeros: it counts in none.
 -- name: read_records
-SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.budget
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, nullif(coalesce(r.budget, (
+    SELECT b.id FROM billing_budget b WHERE b.api_key = r.api_key AND b.created_at <= r.reserved_at
+)), '00000000-0000-0000-0000-000000000000'::uuid)
 FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
@@ -152,8 +155,9 @@ INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, ap
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h.budget, h."user",
-    coalesce(h.facts ->> 'end_user', ''), h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
+SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key,
+    coalesce(h.budget, '00000000-0000-0000-0000-000000000000'::uuid), h."user", coalesce(h.facts ->> 'end_user', ''),
+    h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(c.route, h.facts -> 'route', '{}'::jsonb), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, %s::smallint,
     c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, %s::timestamptz

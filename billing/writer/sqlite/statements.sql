@@ -41,9 +41,13 @@ ORDER BY wallet_id, priority, expires_at IS NULL, expires_at, kind = 'paid', eff
 SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind
 FROM billing_scheduledgrant WHERE wallet_id IN (SELECT value FROM json_each(?)) ORDER BY wallet_id, begins_at, id;
 
+-- A record without a budget is of earlier code, which counted it by its key and time; zeros: it counts in none.
 -- name: read_records
-SELECT request, wallet, revision, charge, exact, reserved_at, budget FROM billing_usagerecord
-WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, nullif(coalesce(r.budget, (
+    SELECT b.id FROM billing_budget b WHERE b.api_key = r.api_key AND b.created_at <= r.reserved_at
+)), '00000000000000000000000000000000')
+FROM billing_usagerecord r
+WHERE (r.day, r.request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY r.revision;
 
 -- name: read_burns
 SELECT request, amount, grant_id FROM billing_ledgertransfer
@@ -120,8 +124,9 @@ INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, ap
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key, h.budget, h."user",
-    coalesce(h.facts ->> 'end_user', ''), h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
+SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key,
+    coalesce(h.budget, '00000000000000000000000000000000'), h."user", coalesce(h.facts ->> 'end_user', ''), h.wallet_id,
+    h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(c.route, h.facts -> 'route', '{}'), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, c.formula,
     c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, c.settled_at

@@ -7,11 +7,12 @@ from datetime import UTC, date, datetime, timedelta
 
 import msgspec
 import pytest
+from django.core.management import call_command
 from django.db import connection
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from billing import reconcile
+from billing import reconcile, triggers
 from billing.ids import uuid7
 from billing.models import Budget, Hold, UsageRecord, Wallet
 from billing.services import budgets
@@ -140,6 +141,42 @@ def test_what_a_gateway_reserved_that_knew_no_budget_yet_counts_in_none_ever(des
     desk.ask(Settle(late.request, wallet.pk, 40, {"input": 40}, exact=False))
     assert desk.ask(TrueUp(late.request, wallet.pk, 15, {"input": 15})) == [Settled(15, 985, 0)]
     assert counts(budget) == (0, 0, 0, 0)
+
+
+def migrated():
+    """Take the tables back to those of earlier code and forth again, as `setup` does."""
+    try:
+        call_command("migrate", "billing", "0005_usage_days", verbosity=0)
+    finally:
+        call_command("migrate", verbosity=0, interactive=False)
+
+
+def written_by_earlier_code():
+    """Leave the records as a gateway of earlier code does during a rolling upgrade."""
+    with triggers.suspended(connection):
+        UsageRecord.objects.update(budget=None)
+
+
+@pytest.mark.parametrize("become_earlier", [migrated, written_by_earlier_code])
+def test_records_of_earlier_code_count_in_the_budget_that_their_key_had(become_earlier):
+    wallet = make_wallet(credit=1000)
+    key = uuid7()
+    early = msgspec.structs.replace(reserve(wallet, 30), api_key=key)
+    with open_desk() as desk:
+        desk.ask(early)
+        budget = make_budget(wallet, key, total_limit=100)
+        made = of_budget(budget, reserve(wallet, 60))
+        desk.ask(made)
+        for one, charge in ((early, 30), (made, 40)):
+            desk.ask(Settle(one.request, wallet.pk, charge, {"input": charge}, exact=False))
+    become_earlier()
+    assert set(UsageRecord.objects.values_list("budget", flat=True)) == {None}
+    assert reconcile.check(connection, recompute=False) == []
+    with open_desk() as desk:
+        for one, charge in ((early, 10), (made, 15)):
+            assert isinstance(desk.ask_one(TrueUp(one.request, wallet.pk, charge, {"input": charge})), Settled)
+    assert counts(budget) == (0, 15, 15, 15)
+    assert reconcile.check(connection, recompute=False) == []
 
 
 def test_a_lifted_budget_limits_nothing_and_goes_on_counting(desk):
