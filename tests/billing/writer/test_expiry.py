@@ -124,7 +124,7 @@ class Books:
             request = closing.operation.request
             burns = [PostedBurn(burn.amount, burn.grant) for burn in changes.burns if burn.request == request]
             reserved_at = self.holds.pop(request).reserved_at
-            self.records[request] = RecordRow(request, SOME, 0, closing.charge, closing.exact, reserved_at, burns)
+            self.records[request] = RecordRow(request, SOME, 0, closing.charge, closing.exact, reserved_at, burns=burns)
         for one in changes.corrections:
             record = self.records[one.operation.request]
             record.revision, record.charge, record.is_exact = one.revision, one.operation.charge, True
