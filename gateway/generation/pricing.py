@@ -15,7 +15,7 @@ import structlog
 from django.utils.crypto import salted_hmac
 
 from billing.limits.types import Waiting
-from billing.rating import batch_multiplier
+from billing.rating import CardPrices, batch_multiplier
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Held, Refused, Repin, Reserve, Stale
 from gateway.concurrency.turns import credit_key
@@ -44,13 +44,16 @@ class Priced(msgspec.Struct, frozen=True):
 
 
 def priced(placement: Placement, prepared: Prepared) -> Priced:
-    """Price a request as its placement's engine prepared it; raise the 503 Refusal when no price is in force there."""
+    """Price a request as its placement's engine prepared it; raise a Refusal: 503 when no price is in force there, 400
+    when its answers' prompts have other prices together than alone.
+    """
     route, flight, principal = placement.route, placement.flight, placement.principal
     assert flight is not None, "a request is priced where it is"
     card = placement.card
     if card is None:
         log.error("route_without_card", deployment=route.deployment_name, rate_card=route.rate_card)
         raise Refusal(503, "no_ready_deployment", f"{route.model} can't be served right now.")
+    _check_tiers(card, prepared)
     info = flight.engine.info
     meter = Meter(
         card,
@@ -64,6 +67,19 @@ def priced(placement: Placement, prepared: Prepared) -> Priced:
     if meter.max_output != prepared.max_output:
         prepared = replace(prepared, max_output=meter.max_output)
     return Priced(meter, first, prepared)
+
+
+def _check_tiers(card: CardPrices, prepared: Prepared) -> None:
+    """Raise a Refusal (400) for prompts that are computed apart and together fall into a tier of other prices."""
+    if prepared.prompts == 1:
+        return
+    shortest = prepared.prompt_tokens // prepared.prompts if prepared.exact else 0  # what an estimate may turn out as
+    if card.rates_for(shortest) != card.rates_for(prepared.most_prompt):
+        message = (
+            f"'n': the prompts of {prepared.prompts} answers together are in another tier of this model's prices than "
+            "one alone: send the requests apart, without 'n'."
+        )
+        raise Refusal(400, "invalid_value", message, param="n")
 
 
 def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) -> Reserve:

@@ -84,7 +84,8 @@ class Prepared:
     `exact` is False where the count is an estimate: credit is held for 5 % more, and no more than that is charged.
     `max_output` is the most tokens that the request may generate: its
     max_tokens, or what the context leaves. The token ids stay in the worker, for 30 s. `not_enforced` are the request's
-    wishes that the engine leaves open, as the client calls their fields.
+    wishes that the engine leaves open, as the client calls their fields. `prompts` is 1 unless the engine computes the
+    prompt for each answer, and `prompt_tokens` are those of all.
     """
 
     request: GenerationRequest
@@ -92,6 +93,7 @@ class Prepared:
     max_output: int
     exact: bool = True
     not_enforced: tuple[str, ...] = ()
+    prompts: int = 1
 
     @property
     def most_prompt(self) -> int:

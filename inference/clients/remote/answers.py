@@ -43,7 +43,7 @@ def each_of(prepared: Prepared, allowance: int) -> Iterator[tuple[Prepared, int]
         sampling = replace(request.sampling, n=1, best_of=None, seed=seed)
         one = replace(request, id=f"{request.id}-{index}" if index else request.id, sampling=sampling)
         tokens = prepared.prompt_tokens // count
-        yield replace(prepared, request=one, prompt_tokens=tokens, max_output=most[index]), allowed[index]
+        yield replace(prepared, request=one, prompt_tokens=tokens, max_output=most[index], prompts=1), allowed[index]
 
 
 def _shares(tokens: int, count: int) -> list[int]:

@@ -99,7 +99,14 @@ class RemoteEngine:
         most = self._most_output(request, count, info)
         wishes = self._dialect.open_wishes(request.sampling)
         answers = request.sampling.n  # each of which computes the prompt
-        prepared = Prepared(request, answers * count.tokens, answers * most, exact=count.is_exact, not_enforced=wishes)
+        prepared = Prepared(
+            request,
+            answers * count.tokens,
+            answers * most,
+            exact=count.is_exact,
+            not_enforced=wishes,
+            prompts=answers,
+        )
         now = time.monotonic()
         while self._prepared and next(iter(self._prepared.values()))[0] < now - PREPARED_SECONDS:
             self._prepared.popitem(last=False)

@@ -13,6 +13,7 @@ from django.db.models import F
 from billing.ids import uuid7
 from billing.models import Hold, RateCardVersion, UsageRecord, Wallet
 from billing.rating import charge
+from billing.services.cards import publish
 from billing.writer.apply import apply_now
 from billing.writer.operations import Renew, Reserve
 from gateway.database.threads import DatabaseThreads
@@ -22,7 +23,7 @@ from routing.services.catalogue import add_model
 from tests.gateway.doubles import CARD, break_circuit
 from tests.gateway.edge.client import Exchange, ask, assert_error
 from tests.gateway.edge.server import with_runtime
-from tests.gateway.world import assert_books, in_database, make_world, opened, settled
+from tests.gateway.world import RATES, assert_books, in_database, make_world, opened, settled
 from tests.upstream import Plan, Upstream, serving
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
@@ -64,11 +65,13 @@ class Stand:
 @pytest.fixture
 def stand(tmp_path):
     @asynccontextmanager
-    async def make(dialect="vllm", *, options=None, credit=10_000_000, terms=None, **plan):
+    async def make(dialect="vllm", *, options=None, credit=10_000_000, terms=None, rates=None, **plan):
         async with serving(Upstream(dialect, **plan)) as upstream:
 
             def prepare():
                 world = make_world(credit=credit, terms=terms)
+                if rates is not None:
+                    publish("fake-card", rates)
                 given = upstream.options(kinds=["chat", "embedding"], **(options or {}))
                 del given["networks"], given["salt_key"]
                 row = add_model(
@@ -123,6 +126,31 @@ async def test_several_answers_have_one_hold_and_each_ones_prompt_is_charged(sta
         charged, [row] = await at.books(1)
         assert (row.input_tokens, row.cache_read_tokens, row.output_tokens, row.exact) == (14, 6, 12, True)
         assert charged == 2 * (7 * 10 + 3 * 1 + 6 * 40)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "n", "tier", "status"),
+    [
+        ("vllm", 1, 15, 200),
+        ("vllm", 2, 15, 400),
+        ("vllm", 2, 20, 400),
+        ("vllm", 2, 21, 200),
+        ("vllm", 2, 10, 200),
+        ("generic", 2, 2, 400),  # an estimate, which the server may count shorter
+    ],
+)
+async def test_no_prompt_pays_the_price_of_a_longer_one(stand, dialect, n, tier, status):
+    """A prompt of ten tokens, on a card that is dearer from `tier` tokens on."""
+    dearer = {name: 2 * rate for name, rate in RATES[0].items()}
+    async with stand(dialect, rates=RATES | {tier: dearer}) as at:
+        answer = await at.chat(n=n).finished()
+        if status == 200:
+            assert len(answer.json()["choices"]) == n
+            return
+        assert_error(answer, 400, "invalid_value", param="n")
+        assert "apart" in answer.json()["error"]["message"]
+        assert not at.upstream.bodies("/v1/chat/completions")
+        assert not await in_database(Hold.objects.count)
 
 
 async def test_a_client_that_leaves_stops_all_answers_and_pays_for_what_it_got(stand):
