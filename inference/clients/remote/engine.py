@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, repeat
 from typing import Any
 
 from inference.clients.remote.answers import RemoteAnswers, each_of
@@ -153,9 +152,9 @@ class RemoteEngine:
         else:
             # The first waits for a place as a request does; the others only for those of what is answered already.
             patient = replace(self._options, queue_seconds=self._options.first_seconds + self._options.queue_seconds)
-            each = each_of(prepared, min(allowance, prepared.max_output))
-            options = chain([self._options], repeat(patient))
-            run = RemoteAnswers([single(*one, options=given) for one, given in zip(each, options, strict=False)])
+            first, *others = each_of(prepared, min(allowance, prepared.max_output))
+            parts = [single(*one, options=patient, is_part=True) for one in others]
+            run = RemoteAnswers([single(*first, options=self._options), *parts])
         self._runs[request.id] = run
         self._idle.clear()
         end: Finished | None = None

@@ -17,12 +17,16 @@ from inference.types import Usage
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One request for a place; `charged` is the service of it that its tenant's counter has."""
+    """One request for a place; `charged` is the service of it that its tenant's counter has.
+
+    One that `is_part` of a request that runs already may always wait, however many do.
+    """
 
     tenant: str
     weight: int
     band: int = 0
     priority: int = 0
+    is_part: bool = False
     place: asyncio.Future[None] | None = None  # set while it waits
     charged: Usage = field(default_factory=Usage)
 
@@ -62,7 +66,7 @@ class Places:
     async def take(self, ticket: Ticket, seconds: float) -> None:
         """Return once `ticket` has a place; raise `OverloadedError` when too many wait or none came in time."""
         ticket.place = asyncio.get_running_loop().create_future()
-        yielding = self._waiting.enter(ticket)
+        yielding = self._waiting.enter(ticket, bounded=not ticket.is_part)
         if yielding is not None and yielding.place is not None:
             yielding.place.set_exception(OverloadedError(YIELDED))  # then it gives its waiting back
         try:

@@ -72,7 +72,8 @@ class _Scores(msgspec.Struct):
 class RemoteRun:
     """`most_output` is what the server is asked for: the allowance can't be raised once it runs.
 
-    Nothing is ever sent a second time.
+    Nothing is ever sent a second time. One that `is_part` of a request whose first answer has begun is never refused a
+    place in the queue.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class RemoteRun:
         options: RemoteOptions,
         headers: dict[str, str],
         salt: str,
+        is_part: bool = False,
     ) -> None:
         self.most_output = min(allowance, prepared.max_output)
         self._prepared = prepared
@@ -99,7 +101,7 @@ class RemoteRun:
         self._salt = salt
         self._counter = Counter(likely_prompt, prepared.most_prompt, self.most_output, least_prompt)
         request = prepared.request
-        self._ticket = Ticket(request.tenant, request.weight, request.band, request.priority)
+        self._ticket = Ticket(request.tenant, request.weight, request.band, request.priority, is_part)
         self._waiting: asyncio.Timeout | None = None  # for a place or a connection
         self._connection: Connection | None = None
         self._events = EventReader()

@@ -135,6 +135,14 @@ async def test_an_answer_waits_for_the_place_of_one_before_it(remote):
         events = await run(engine, chat("a b c d", n=3))
     assert answers_of(events)[0] == dict.fromkeys(range(3), "a b c d")
     assert upstream.most_running == 1
+async def test_more_answers_than_may_wait_get_their_places_in_turn(remote):
+    engine, upstream = await remote(options={"concurrency": 2, "queue": 4})
+    async with asyncio.timeout(60):
+        events = await run(engine, chat("a b c d", n=16))
+    assert answers_of(events)[1] == dict.fromkeys(range(16), FinishReason.STOP)
+    assert upstream.most_running == 2
+
+
 
 
 @pytest.mark.parametrize("n", [1, 2])

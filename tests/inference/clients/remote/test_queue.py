@@ -62,6 +62,23 @@ async def test_output_counts_and_what_was_not_computed_is_taken_back():
     places.give_back(ticket)
 
 
+async def test_parts_of_a_request_that_runs_are_never_refused():
+    """Neither when they come nor while they wait, for a request of whoever has fewer waiting."""
+    places = Places(1, 2)
+    held = Ticket("a", 1000)
+    await places.take(held, 1)
+    parts = [asyncio.create_task(places.take(Ticket("a", 1000, is_part=True), 60)) for _ in range(4)]
+    await asyncio.sleep(0)
+    others = [asyncio.create_task(places.take(Ticket(tenant, 1000), 60)) for tenant in "bcd"]
+    await asyncio.sleep(0)
+    assert not any(part.done() for part in parts)
+    for task in (*parts, *others):
+        task.cancel()
+    await asyncio.gather(*parts, *others, return_exceptions=True)
+    places.give_back(held)
+    assert (places.running, places.waiting) == (0, 0)
+
+
 async def test_the_queue_is_bounded_in_all_and_by_tenant():
     places = Places(1, 4)
     held = Ticket("a", 1000)
