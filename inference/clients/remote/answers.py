@@ -7,6 +7,7 @@
 Not all servers know `n`, and those that do draw answers of one seed in ways of their own. The first answer begins
 alone: what refuses it would refuse the others, and they may find its prompt in the server's cache. Each computes the
 prompt, so the usage has as many prompts as answers. The allowance is divided between them when the request begins.
+One that fails ends the request, so the others are cancelled.
 """
 
 from __future__ import annotations
@@ -144,6 +145,8 @@ class RemoteAnswers:
 
     def _ended(self, index: int, end: Finished) -> Delta:
         self._ends[index] = end
+        if end.reason is FinishReason.ERROR:
+            self.cancel()
         return Delta("", self.usage, index=index, ended=end.reason, stop=end.stop)
 
     def _finished(self) -> Finished:

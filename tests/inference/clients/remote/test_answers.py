@@ -92,22 +92,20 @@ async def test_a_server_that_refuses_the_first_is_not_asked_for_the_others(remot
     assert len(upstream.bodies(CHAT)) == 1
 
 
-@pytest.mark.parametrize(
-    ("plan", "output"),
-    [({"status": 503}, 8), ({"die_at": 3}, 10), ({"error_at": 1}, 8)],
-    ids=["refused", "cut", "failed"],
-)
-async def test_an_answer_that_fails_leaves_the_others_whole_and_is_told(remote, plan, output):
-    engine, upstream = await remote()
-    upstream.plans = [Plan(), Plan(**plan), Plan()]
-    events = await run(engine, chat("a b c d", n=3))
-    texts, ends = answers_of(events)
+@pytest.mark.parametrize("plan", [{"status": 503}, {"die_at": 3}, {"error_at": 1}], ids=["refused", "cut", "failed"])
+@pytest.mark.parametrize("most_running", [2, 9], ids=["queued", "running"])
+async def test_an_answer_that_fails_ends_the_others(remote, plan, most_running):
+    """Those that run and those that wait for a place; else the servers' silence would end them much later."""
+    engine, upstream = await remote(options={"concurrency": most_running}, stall_at=3)
+    upstream.plans = [Plan(stall_at=2), Plan(**plan)]
+    async with asyncio.timeout(60):
+        events = await run(engine, chat("a b c d", n=4))
     end = end_of(events)
     assert (end.reason, end.error is not None) == (FinishReason.ERROR, True)
-    failed = next(index for index, reason in ends.items() if reason is FinishReason.ERROR)
-    assert failed
-    assert {text for index, text in texts.items() if index != failed} == {"a b c d"}
-    assert end.usage.completion == output
+    ends = answers_of(events)[1]
+    assert sorted(ends.values()) == [FinishReason.CANCELLED] * 3 + [FinishReason.ERROR]
+    assert ends[0] is FinishReason.CANCELLED
+    await upstream.until(lambda: not upstream.running)
 
 
 @pytest.mark.parametrize("way", ["cancel", "close"])
@@ -135,14 +133,14 @@ async def test_an_answer_waits_for_the_place_of_one_before_it(remote):
         events = await run(engine, chat("a b c d", n=3))
     assert answers_of(events)[0] == dict.fromkeys(range(3), "a b c d")
     assert upstream.most_running == 1
+
+
 async def test_more_answers_than_may_wait_get_their_places_in_turn(remote):
     engine, upstream = await remote(options={"concurrency": 2, "queue": 4})
     async with asyncio.timeout(60):
         events = await run(engine, chat("a b c d", n=16))
     assert answers_of(events)[1] == dict.fromkeys(range(16), FinishReason.STOP)
     assert upstream.most_running == 2
-
-
 
 
 @pytest.mark.parametrize("n", [1, 2])
