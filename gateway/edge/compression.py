@@ -1,5 +1,7 @@
 """Whole answers of JSON in gzip, for clients that take it. Streams, files and the control plane's pages stay as they
 are: what answers here asks for a key, which no other site's page makes a browser send, so a size tells no secret.
+
+One thread compresses one answer at a time; those that are ready meanwhile are sent as they are.
 """
 
 from __future__ import annotations
@@ -7,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 from collections.abc import Awaitable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
 from gateway.http.asgi import Application, ASGIMessage, Receive, Scope, Send, header_of
@@ -18,7 +21,7 @@ _VARY = (b"vary", b"accept-encoding")
 
 
 def compressed(application: Application) -> Application:
-    """Return `application`, whose answers of `LEAST_BYTES` of JSON and more are compressed by a thread."""
+    """Return `application`, whose answers of `LEAST_BYTES` of JSON and more are compressed where the thread is free."""
 
     def compressing(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http":
@@ -37,6 +40,24 @@ def takes_gzip(accepted: str) -> bool:
         weight = parameter.replace(" ", "").removeprefix("q=")
         weights[name.strip()] = bool(weight.strip("0.")) if parameter else True
     return weights.get("gzip", weights.get("*", False))
+
+
+class _Packer:
+    """The thread that compresses."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="gzip")
+        self._last: Future[bytes] | None = None
+
+    def begun(self, body: bytes) -> Future[bytes] | None:
+        """Return the compression of `body`, begun now; None while another is under way, though nobody waits for it."""
+        if self._last is not None and not self._last.done():
+            return None
+        self._last = self._thread.submit(gzip.compress, body, LEVEL, mtime=0)
+        return self._last
+
+
+_packer = _Packer()
 
 
 class _Sender:
@@ -59,7 +80,12 @@ class _Sender:
         return self._send(message)
 
     async def _send_compressed(self, head: ASGIMessage, body: bytes) -> None:
-        packed = await asyncio.to_thread(gzip.compress, body, LEVEL, mtime=0)
+        packing = _packer.begun(body)
+        if packing is None:
+            await self._send({**head, "headers": [*head["headers"], _VARY]})
+            await self._send({"type": "http.response.body", "body": body})
+            return
+        packed = await asyncio.wrap_future(packing)
         size = (b"content-length", str(len(packed)).encode())
         headers = [size if name == b"content-length" else (name, value) for name, value in head["headers"]]
         await self._send({**head, "headers": [*headers, (b"content-encoding", b"gzip"), _VARY]})

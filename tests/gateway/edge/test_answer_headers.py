@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
+import threading
 
 import pytest
 from msgspec import structs
@@ -122,6 +124,31 @@ async def test_a_large_answer_is_compressed_for_clients_that_take_it(app, long_a
     assert int(answer.headers["content-length"]) == len(answer.body)
     body = gzip.decompress(answer.body) if is_packed else answer.body
     assert json.loads(body)["choices"][0]["message"]["content"] == LONG
+
+
+async def test_a_large_answer_is_sent_plain_while_another_is_compressed(app, long_answers, monkeypatch):
+    begun, released, compress = threading.Event(), threading.Event(), gzip.compress
+
+    def held(*args, **more):
+        begun.set()
+        assert released.wait(60)
+        return compress(*args, **more)
+
+    async def answer():
+        return await ask(app, "/v1/chat/completions", BIG, headers={"accept-encoding": "gzip"})
+
+    monkeypatch.setattr(gzip, "compress", held)
+    first = asyncio.create_task(answer())
+    assert await asyncio.to_thread(begun.wait, 60)
+    try:
+        async with asyncio.timeout(30):
+            second = await answer()
+    finally:
+        released.set()
+    assert (second.headers.get("content-encoding"), second.headers["vary"]) == (None, "accept-encoding")
+    assert int(second.headers["content-length"]) == len(second.body)
+    assert json.loads(second.body)["choices"][0]["message"]["content"] == LONG
+    assert [one.headers.get("content-encoding") for one in (await first, await answer())] == ["gzip"] * 2
 
 
 @pytest.mark.parametrize(
