@@ -158,8 +158,12 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
             tier=self.tier,
             stream=self.is_streamed,
         )
-        begun = "" if isinstance(self.input, str) else unfinished_of(self.input)
-        return continuing(intent, begun) if begun else intent
+        if isinstance(self.input, str) or not (begun := unfinished_of(self.input)):
+            return intent
+        try:
+            return continuing(intent, begun)
+        except Refusal:  # a status alone asks for it, which the client may just have got from us: a wish
+            return msgspec.structs.replace(intent, not_enforced=(*intent.not_enforced, begun))
 
     @property
     def text_format(self) -> ResponseFormats | None:

@@ -78,7 +78,6 @@ async def test_a_message_that_is_ended_has_another_one_behind_it(app, world, pat
         (*chat(BEGUN, response_format=SCHEMA), "response_format"),
         (*chat(BEGUN, tools=TOOLS, tool_choice="required"), "tool_choice"),
         (*chat(BEGUN, thinking_token_budget=9), "thinking_token_budget"),
-        (*response(text={"format": {"type": "json_object"}}), "text.format"),
         (*message([{"type": "tool_use", "id": "c", "name": "find", "input": {}}]), "messages[1]"),
         (*message(output_format={"type": "json_schema", "schema": {"type": "object"}}), "output_format"),
     ],
@@ -141,6 +140,24 @@ async def test_a_message_and_what_went_on_with_it_are_one(app, world):
         given = [[begun, rest, thought, call, HI][item] for item in items]
         assert (await ask(app, RESPONSES, {"model": "small", "input": [HI, *given, HI]})).status == 200
         assert [message.parts for message in world.intent.messages[1:-1]] == expected
+
+
+@pytest.mark.parametrize(
+    "demand",
+    [
+        {"text": {"format": {"type": "json_object"}}},
+        {"tools": [TOOLS[0]["function"] | {"type": "function"}], "tool_choice": "required"},
+        {"thinking_token_budget": 9},
+    ],
+    ids=["format", "tool", "thought"],
+)
+async def test_an_answer_that_was_cut_off_is_given_back_with_a_demand_for_a_whole_one(app, world, demand):
+    world.set_options(guides=True, thinks=True)
+    path, body = response(**demand)
+    answer = await ask(app, path, {"model": "small", **body})
+    assert (answer.status, answer.json().get("sluice_not_enforced")) == (200, ["input[1].status"]), answer.json()
+    assert not world.intent.continues
+    assert world.intent.messages[-1] == Message("assistant", ("Ho ",))
 
 
 async def test_a_classifier_goes_on_with_nothing(app):
