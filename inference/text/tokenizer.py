@@ -316,6 +316,7 @@ class FolderTokenizer:
         if not continues:
             return text
         text, found, _ = text.rpartition(end)
+        text = text.replace(end, "")  # of a template that writes the message twice
         if not found:
             message = f"'{continues}': this model's chat template tells no message of the assistant's at the end"
             raise InvalidRequestError(message, code="unsupported_parameter", param=continues)

@@ -117,6 +117,13 @@ def test_a_message_that_is_gone_on_with_ends_the_prompt(tokenizer: FolderTokeniz
     assert control_ids(ids) == 3
 
 
+def test_no_mark_stays_where_a_template_writes_the_last_message_twice(tmp_path: Path) -> None:
+    save_tokenizer(tmp_path, "{% for one in messages %}{{ one['content'] }} again {{ one['content'] }}{% endfor %}")
+    tokenizer = FolderTokenizer(tmp_path)
+    ids = tokenizer.prompt([Message("assistant", ("the end",))], Rendering(continues="x"))
+    assert tokenizer.text(ids) == "the end again the end"
+
+
 def test_a_template_without_a_place_for_the_last_message_refuses_to_go_on_with_it(tmp_path: Path) -> None:
     save_tokenizer(tmp_path, "{{ messages[0]['content'] }}")
     messages = [Message("user", ("the quick fox",)), Message("assistant", ("the",))]
