@@ -49,6 +49,14 @@ class User(AbstractBaseUser, PermissionsMixin):
     is_active = models.BooleanField(default=True)
     is_staff = models.BooleanField(default=False, help_text="May use the operator's admin.")
     date_joined = models.DateTimeField(db_default=Now())
+    address_ask = models.CharField(
+        max_length=43,
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="What a link to a new address says.",
+    )
 
     objects: ClassVar[UserManager] = UserManager()
 

@@ -185,6 +185,8 @@ def test_another_host_is_no_other_account_to_guess_at(acme):
 
 SPOILS = {
     "another address": lambda user: move(user, "third@evil.example"),
+    "a later ask": lambda user: people.ask_for_address(user=user, email="fourth@evil.example"),
+    "taken back": lambda user: people.ask_for_address(user=user, email=user.email),
     "another password": lambda user: set_for(user, "another long password"),
     "another user has it": lambda _: User.objects.create_user("new@evil.example"),
     "deactivated": lambda user: User.objects.filter(pk=user.pk).update(is_active=False),
