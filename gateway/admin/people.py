@@ -79,6 +79,12 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
             ("Dates", {"fields": ["last_login", "date_joined"]}),
         ]
 
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
+        """Let a page say which address it showed, so that an older page asks for no change back."""
+        if db_field.name == "email":
+            options["show_hidden_initial"] = True
+        return super().formfield_for_dbfield(db_field, request, **options)
+
     def formfield_for_manytomany(self, db_field: Any, request: HttpRequest, **options: Any) -> Any:
         """Offer the groups that this operator may give."""
         if db_field.name == "groups":
@@ -97,12 +103,15 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
         return dates if obj is None or self.has_act_as_permission(request) else ["email", *dates]
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        """Save; another address once its owner has opened the link of a mail to it."""
+        """Save; another address once its owner has opened the link of a mail to it. A page that is saved with the
+        present address takes back what was asked for before.
+        """
         email, obj.email = obj.email, form.initial.get("email", obj.email)
         if change:
             super().save_model(request, obj, form, change)
-            if email != obj.email:
+            if "email" in form.changed_data or (email == obj.email and "email" in form.fields):
                 people.ask_for_address(user=obj, email=email)
+            if obj.address_ask and "email" in form.changed_data:
                 text = f"A mail to {email} asks to confirm the new address. Until then it stays {obj.email}."
                 messages.info(request, text)
             return

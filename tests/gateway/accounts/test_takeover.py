@@ -121,8 +121,8 @@ def root(db):
     return client
 
 
-def ask_for(client, user, email):
-    form = {"email": email, "name": "", "is_active": "on"}
+def ask_for(client, user, email, shown=""):
+    form = {"email": email, "initial-email": shown, "name": "", "is_active": "on"}
     assert client.post(f"/admin/gateway/user/{user.pk}/change/", form).status_code == 302
 
 
@@ -148,6 +148,25 @@ def test_another_address_counts_once_it_is_proved_and_the_old_one_is_told(attack
         sent_mail().clear()
         Client().post("/accounts/password/reset/", {"email": old})
         assert all("/password/reset/key/" not in letter.body for letter in sent_mail())
+
+
+def test_a_page_from_before_a_change_of_address_asks_for_no_change_back(attacker, root):
+    page = root.get(f"/admin/gateway/user/{attacker.pk}/change/").content.decode()
+    assert re.search(r'name="initial-email" value="mallory@evil.example"', page)
+    move(attacker, "new@evil.example")
+    sent_mail().clear()
+    ask_for(root, attacker, "mallory@evil.example", shown="mallory@evil.example")
+    assert sent_mail() == []
+    attacker.refresh_from_db()
+    assert attacker.email == "new@evil.example"
+
+
+def test_a_change_of_address_is_taken_back_by_saving_the_present_one(attacker, root):
+    ask_for(root, attacker, "new@evil.example", shown=attacker.email)
+    [letter] = sent_mail()
+    ask_for(root, attacker, attacker.email, shown=attacker.email)
+    assert Client().post(link_in(letter, "addresses")).status_code == 410
+    assert len(sent_mail()) == 1
 
 
 HOSTS = ["localhost:9", "127.0.0.1:8443", "localhost"]
