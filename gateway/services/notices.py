@@ -42,7 +42,7 @@ def _tell(instance: AuditEvent, **_: object) -> None:
     try:
         with transaction.atomic():
             for notice in _notices(instance):
-                text = f"{notice.sentence}\n\n{_who(instance, notice.user)}\n\n{_remedy()}\n"
+                text = f"{notice.sentence}\n\n{_who(instance, notice.user)}\n\n{_remedy(notice)}\n"
                 queue_mail(to=notice.to, subject=notice.subject, text=text)
     except Exception:
         log.exception("notice_not_queued", action=instance.action, target=instance.target_id)
@@ -68,7 +68,7 @@ def _of_user(event: AuditEvent) -> Iterator[Notice]:
     if "password" in event.after:
         yield Notice(user, "Your password was changed", "Your account has another password.", user.email)
     if "email" in event.after:
-        sentence = f"Your account has another address now, {user.email}: this one signs in no more."
+        sentence = "Your account has another address now: this one signs in no more."
         yield Notice(user, "Your address was changed", sentence, event.before["email"])
     if "is_active" in event.after:
         state = "activated" if user.is_active else "deactivated"
@@ -118,8 +118,10 @@ def _who(event: AuditEvent, user: User) -> str:
     return f"It was done {who}, at {timezone.now():%Y-%m-%d %H:%M} UTC."
 
 
-def _remedy() -> str:
-    reset = f"{settings.SLUICE_BASE_URL.rstrip('/')}/accounts/password/reset/"
+def _remedy(notice: Notice) -> str:
+    """Return what the reader can do: choose a new password only where a mail to this address still does that."""
     contact = settings.SLUICE_SUPPORT_CONTACT
-    ask = f", and write to {contact}" if contact else ", and tell your operator"
-    return f"If you don't expect this, choose a new password at {reset}{ask}."
+    ask = f"write to {contact}" if contact else "tell your operator"
+    if notice.user.is_active and notice.to == notice.user.email:
+        ask = f"choose a new password at {settings.SLUICE_BASE_URL.rstrip('/')}/accounts/password/reset/, and {ask}"
+    return f"If you don't expect this, {ask}."
