@@ -5,7 +5,6 @@ A notice is queued in the transaction of the change, and no fault of its own und
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -99,9 +98,13 @@ def _of_key(event: AuditEvent, word: str, done: str) -> Iterator[Notice]:
     if user is None or user.last_login is None:
         return
     if Membership.objects.of(key.tenant).filter(user=user, is_active=True).exists():
-        kind = "Admin key" if word == "admin_key" else "API key"
-        sentence = f"The {kind.replace('Admin', 'admin')} {key} of {key.tenant.name}, made in your name, was {done}."
-        yield Notice(user, f"{kind} was {done}", sentence, user.email)
+        sentence = f"The {_named(key)} of {key.tenant.name}, made in your name, was {done}."
+        yield Notice(user, f"{'Admin' if word == 'admin_key' else 'API'} key was {done}", sentence, user.email)
+
+
+def _named(key: APIKey | AdminAPIKey) -> str:
+    """Return a key's name and last characters: of the rest of its secret a mail tells nothing."""
+    return f"{'API' if isinstance(key, APIKey) else 'admin'} key {key.name} (…{key.last_four})"
 
 
 def _who(event: AuditEvent, user: User) -> str:
@@ -111,7 +114,9 @@ def _who(event: AuditEvent, user: User) -> str:
         who = f"by you{place}"
     elif event.actor == "anonymous":
         who = f"with a link of a mail{place}"
-    elif event.user.is_staff if event.user else not re.match("(admin )?key ", event.actor):
+    elif event.api_key is not None:
+        who = f"by the {_named(event.api_key)}"
+    elif event.user.is_staff if event.user else not event.actor.startswith("admin key "):
         who = "by an operator"
     else:
         who = f"by {event.actor}"

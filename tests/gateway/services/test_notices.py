@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 from allauth.mfa.models import Authenticator
 from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from django.contrib.auth.hashers import make_password
-from django.test import Client
+from django.test import Client, RequestFactory
 from django.utils import timezone
 
+from gateway.audit import origin
 from gateway.models import APIKey, AuditEvent, Membership, User
 from gateway.services import admin_keys, keys, members, notices
 from gateway.services.scopes import ALL
@@ -80,19 +83,19 @@ CHANGES = {
     "key made": (
         lambda acme, user: keys.create_key(tenant=acme.tenant, project=acme.project, name="new", created_by=user),
         "API key was made",
-        "The API key new (sk-sluice-",
+        "The API key new (…",
     ),
     "key rotated": (
         lambda acme, user: keys.rotate_key(tenant=acme.tenant, key=key_of(acme, user)),
         "API key was given a new secret",
-        "The API key hers (sk-sluice-",
+        "The API key hers (…",
     ),
     "key revoked": (
         lambda acme, user: keys.revoke_key(tenant=acme.tenant, key=key_of(acme, user)),
         "API key was revoked",
         "of Acme, made in your name, was revoked.",
     ),
-    "admin key made": (make_admin_key, "Admin key was made", "The admin key all (sk-sluice-admin-"),
+    "admin key made": (make_admin_key, "Admin key was made", "The admin key all (…"),
 }
 
 
@@ -142,6 +145,18 @@ def test_a_member_is_told_which_owner_did_it(acme, ann):
     [letter] = sent_mail()
     assert f"by {acme.owner.email}," in letter.body
     assert "192.0.2.9" not in letter.body
+
+
+def test_a_key_that_did_it_is_told_by_name_and_last_characters(acme, ann):
+    made, _ = keys.create_key(tenant=acme.tenant, project=acme.project, name="ops", scopes=["management"])
+    key = key_of(acme, ann)
+    with origin.asked_by(RequestFactory().post("/"), uuid4()):
+        origin.current().key = made
+        keys.revoke_key(tenant=acme.tenant, key=key)
+    [letter] = sent_mail()
+    assert f"by the API key ops (…{made.last_four})," in letter.body
+    for shown in (key.prefix, made.prefix):
+        assert shown not in letter.body
 
 
 def test_a_password_that_is_only_stored_anew_is_no_change(ann, settings):
