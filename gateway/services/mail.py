@@ -27,7 +27,12 @@ _State = OutgoingMail.State
 
 def queue_mail(*, to: str, subject: str, text: str) -> OutgoingMail:
     """Store a mail to be sent once the transaction is committed; nothing is sent where it is rolled back."""
-    return OutgoingMail.objects.create(to=to, subject=subject[:250], sealed_text=seal(text))
+    return OutgoingMail.objects.create(to=to, subject=_line(subject), sealed_text=seal(text))
+
+
+def _line(subject: str) -> str:
+    """Return a subject as it is sent: names in it may have line breaks, with which no mail can be."""
+    return " ".join(subject.split())[:250]
 
 
 def send_due_mail() -> bool:

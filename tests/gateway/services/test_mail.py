@@ -51,6 +51,11 @@ def test_what_is_queued_goes_out_once_and_its_text_is_removed():
     assert (made.state, made.attempts, made.sealed_text, made.ended_at is None) == ("sent", 1, "", False)
 
 
+def test_line_breaks_in_a_name_keep_no_mail_from_being_sent():
+    mail.queue_mail(to="a@x.example", subject="Join Acme\r\nand\u2028 Sons", text="t")
+    assert [letter.subject for letter in sent_mail()] == ["Join Acme and Sons"]
+
+
 def test_a_change_that_is_rolled_back_sends_nothing(acme):
     with pytest.raises(RuntimeError), transaction.atomic():
         members.invite_by_mail(tenant=acme.tenant, email="new@x.example")
