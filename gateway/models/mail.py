@@ -25,6 +25,7 @@ class OutgoingMail(models.Model):
     to = models.EmailField()
     subject = models.CharField(max_length=250)
     sealed_text = models.TextField()
+    is_notice = models.BooleanField(default=False, db_default=False, help_text="Sent after all other mail.")
     state = models.CharField(max_length=10, choices=State, default=State.WAITING)
     attempts = models.PositiveSmallIntegerField(default=0)
     error = models.CharField(max_length=300, blank=True, help_text="Why the last attempt failed.")
@@ -37,7 +38,7 @@ class OutgoingMail(models.Model):
         verbose_name_plural = "outgoing mail"
         ordering = ["-id"]
         indexes = [
-            models.Index(fields=["next_attempt_at"], condition=Q(state="waiting"), name="mail_waiting"),
+            models.Index(fields=["is_notice", "next_attempt_at"], condition=Q(state="waiting"), name="mail_waiting"),
         ]
 
     def __str__(self) -> str:

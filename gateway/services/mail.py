@@ -30,16 +30,23 @@ def queue_mail(*, to: str, subject: str, text: str) -> OutgoingMail:
     return OutgoingMail.objects.create(to=to, subject=_line(subject), sealed_text=seal(text))
 
 
+def queue_notice(*, to: str, subject: str, text: str) -> None:
+    """Store a mail that is sent after all others, unless one of that subject waits for the same address already."""
+    alike = {"to": to, "subject": _line(subject)}
+    if not OutgoingMail.objects.filter(state=_State.WAITING, **alike).exists():
+        OutgoingMail.objects.create(**alike, sealed_text=seal(text), is_notice=True)
+
+
 def _line(subject: str) -> str:
     """Return a subject as it is sent: names in it may have line breaks, with which no mail can be."""
     return " ".join(subject.split())[:250]
 
 
 def send_due_mail() -> bool:
-    """Send the mail that is due for the longest; return whether there was one."""
+    """Send the mail that is due for the longest, notices last; return whether there was one."""
     now = clock.now()
-    due = OutgoingMail.objects.filter(state=_State.WAITING, next_attempt_at__lte=now).order_by("next_attempt_at", "id")
-    mail = due.first()
+    due = OutgoingMail.objects.filter(state=_State.WAITING, next_attempt_at__lte=now)
+    mail = due.order_by("is_notice", "next_attempt_at", "id").first()
     if mail is not None and _take(mail, now):
         _send(mail)
     return mail is not None

@@ -15,7 +15,7 @@ from django.db.models.signals import post_save
 from django.utils import timezone
 
 from gateway.models import AdminAPIKey, APIKey, AuditEvent, Membership, User
-from gateway.services.mail import queue_mail
+from gateway.services.mail import queue_notice
 
 _FACTORS = {"totp": "An authenticator app", "webauthn": "A passkey", "recovery_codes": "A set of recovery codes"}
 _KEYS: dict[str, type[APIKey | AdminAPIKey]] = {"key": APIKey, "admin_key": AdminAPIKey}
@@ -42,7 +42,7 @@ def _tell(instance: AuditEvent, **_: object) -> None:
         with transaction.atomic():
             for notice in _notices(instance):
                 text = f"{notice.sentence}\n\n{_who(instance, notice.user)}\n\n{_remedy(notice)}\n"
-                queue_mail(to=notice.to, subject=notice.subject, text=text)
+                queue_notice(to=notice.to, subject=notice.subject, text=text)
     except Exception:
         log.exception("notice_not_queued", action=instance.action, target=instance.target_id)
 

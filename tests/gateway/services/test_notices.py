@@ -14,6 +14,7 @@ from django.utils import timezone
 from gateway.audit import origin
 from gateway.models import APIKey, AuditEvent, Membership, User
 from gateway.services import admin_keys, keys, members, notices
+from gateway.services.mail import queue_mail
 from gateway.services.scopes import ALL
 from tests.gateway.conftest import PASSWORD
 from tests.gateway.post import move, sent_mail
@@ -169,11 +170,21 @@ def test_a_password_that_is_only_stored_anew_is_no_change(ann, settings):
     assert AuditEvent.objects.unscoped().filter(action="user.changed").count() == events
 
 
+def test_many_changes_are_told_once_and_after_other_mail(acme, ann):
+    for role in ("billing", "member", "billing"):
+        members.change_role(tenant=acme.tenant, membership=membership(acme, ann), role=role)
+    queue_mail(to="a@x.example", subject="Join", text="t")
+    letters = sent_mail()
+    assert [letter.subject for letter in letters] == ["Join", "Your role in Acme was changed"]
+    members.change_role(tenant=acme.tenant, membership=membership(acme, ann), role="member")
+    assert sent_mail()[-1].body.startswith("Your role in Acme is member now")
+
+
 def test_a_notice_that_cannot_be_queued_undoes_no_change(acme, ann, monkeypatch):
     def fail(**_):
         raise OSError("no room")
 
-    monkeypatch.setattr(notices, "queue_mail", fail)
+    monkeypatch.setattr(notices, "queue_notice", fail)
     members.change_role(tenant=acme.tenant, membership=membership(acme, ann), role="billing")
     assert membership(acme, ann).role == "billing"
     assert sent_mail() == []
