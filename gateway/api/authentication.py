@@ -25,6 +25,11 @@ def bearer(request: Request) -> str | None:
     return secret.strip() if scheme.lower() == "bearer" else None
 
 
+def manages(key: APIKey) -> bool:
+    """Whether a key has the scope "management", which ends with the account of who made it."""
+    return MANAGEMENT in key.scopes and (key.created_by is None or key.created_by.is_active)
+
+
 class AdminKeyAuthentication(BaseAuthentication):
     """`Authorization: Bearer sk-sluice-admin-…`, looked up anew at each call. It acts as an owner does."""
 
@@ -69,10 +74,10 @@ class KeyAuthentication(BaseAuthentication):
 
     def require_scope(self, key: APIKey) -> None:
         """Raise PermissionDenied for a key that doesn't manage, or no more."""
-        if MANAGEMENT not in key.scopes:
-            raise PermissionDenied("This API key lacks the scope 'management'.", code="insufficient_scope")
-        if key.created_by is not None and not key.created_by.is_active:
-            message = "Who made this API key was deactivated: it manages nothing. Ask for another one."
+        if not manages(key):
+            message = "This API key lacks the scope 'management'."
+            if MANAGEMENT in key.scopes:
+                message = "Who made this API key was deactivated: it manages nothing. Ask for another one."
             raise PermissionDenied(message, code="insufficient_scope")
 
     def authenticate_header(self, request: Request) -> str:

@@ -11,14 +11,14 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.models import Subscription
-from gateway.api.authentication import AnyKeyAuthentication, TenantSessionAuthentication
+from gateway.api.authentication import AnyKeyAuthentication, TenantSessionAuthentication, manages
 from gateway.api.base import TenantView
 from gateway.api.parsers import KnownFields
 from gateway.errors.refusal import Refusal
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.models import APIKey
 from gateway.runtime.live import live_of
-from gateway.services.scopes import MANAGEMENT, SENDS, expanded
+from gateway.services.scopes import SENDS, expanded
 from routing.types import OUTCOMES, SOURCES, STEPS
 
 _KEY = "What its API key is for, at most what the caller's own is; none: that, or all models of the plan."
@@ -108,7 +108,7 @@ class RouteExplainView(TenantView):
         wanted = QuerySerializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         asked = Wanted(**wanted.validated_data)
-        if (key := self.access.key) is not None and MANAGEMENT not in key.scopes:
+        if (key := self.access.key) is not None and not manages(key):
             asked = _as_sent_by(key, asked)
         active = Subscription.objects.filter(tenant=self.tenant, state=Subscription.State.ACTIVE)
         subscription = active.select_related("version__plan").first()

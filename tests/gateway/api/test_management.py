@@ -446,6 +446,28 @@ def test_route_explain_says_where_and_why(acme):
     assert led(conversation=name, models=["sluice-desk"]) == "sluice-desk"
 
 
+def test_a_key_of_a_deactivated_maker_explains_what_it_could_send(acme):
+    models = ("smollm2-135m-instruct", "sluice-desk")
+    for name in models:
+        model = PublicModel.objects.create(name=name, kinds=["chat"], context_length=100, rate_card="x")
+        Deployment.objects.create(name=name, model=model, backend="fake")
+    _, secret = keys.create_key(
+        tenant=acme.tenant,
+        project=acme.project,
+        name="i",
+        scopes=["inference", "management"],
+        restrictions=Restrictions(allowed_models=models[1:]),
+        created_by=acme.owner,
+    )
+    explained = {}
+    for acme.owner.is_active in (True, False):
+        acme.owner.save()
+        answer = call({"authorization": f"Bearer {secret}"}, "post", "routes/explain/", {"model": models[0]})
+        explained[acme.owner.is_active] = answer.status_code
+    assert explained == {True: 200, False: 403}
+    assert_error(answer, 403, "model_not_allowed", "model")
+
+
 def test_an_inference_key_explains_what_it_could_send(acme, other):
     models = (
         ("smollm2-135m-instruct", "chat", None),
