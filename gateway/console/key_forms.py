@@ -86,8 +86,7 @@ class KeyTermsForm(forms.Form):
 
     def __init__(self, data: Any = None, *, place: Place, key: APIKey | None = None) -> None:
         initial = {} if key is None else _initial(key)
-        self.current = _stamp(initial)
-        super().__init__(data, initial=initial | {"seen": self.current})
+        super().__init__(data, initial=initial | {"seen": _stamp(initial)})
         self.label_suffix = ""
         self.key = key
         self.may_manage = place.access.may_give_scopes([MANAGEMENT])
@@ -129,6 +128,16 @@ class KeyTermsForm(forms.Form):
         field = {"expires_at": "expires", "scopes": "access"}.get(error.field, error.field)
         self.add_error(field if field in self.fields else None, error.message)
 
+    def require_seen(self, key: APIKey) -> None:
+        """Raise ServiceError for terms chosen over others than the key has by now; saved again they stand."""
+        current = _stamp(_initial(key))
+        if self.cleaned_data["seen"] not in ("", current):
+            shown = cast("QueryDict", self.data).copy()
+            shown["seen"] = current
+            self.data = shown
+            text = "This key was changed meanwhile. Save again to have what you chose here instead."
+            raise ServiceError("", text)
+
     def clean_expires(self) -> datetime | None:
         """Return when the key ends: the chosen day's beginning in UTC, or the chosen time from now."""
         day, days = self.cleaned_data["expires"], self.cleaned_data.get("lifetime")
@@ -140,13 +149,8 @@ class KeyTermsForm(forms.Form):
         return None if day is None else datetime.combine(day, time(), tzinfo=UTC)
 
     def clean(self) -> dict[str, Any]:
-        """Refuse a key that may do nothing, and terms chosen over others than the key has by now."""
+        """Refuse a key that may do nothing."""
         asked = super().clean() or self.cleaned_data
-        if self.key is not None and asked.get("seen") not in ("", self.current):
-            shown = cast("QueryDict", self.data).copy()
-            shown["seen"] = self.current
-            self.data = shown
-            self.add_error(None, "This key was changed meanwhile. Save again to have what you chose here instead.")
         if "access" in asked and "management" in asked and "endpoints" in asked and not self.scopes():
             self.add_error("access", "A key that may do nothing is of no use: choose what it is for.")
         return asked

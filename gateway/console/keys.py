@@ -118,6 +118,7 @@ def change(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
                 change=form.terms(),
                 by=place.access.person,
                 only_narrows=place.access.only_narrows,
+                check=form.require_seen,
             )
         except ServiceError as error:
             form.refuse(error)

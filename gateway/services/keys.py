@@ -6,7 +6,7 @@ import functools
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -110,16 +110,25 @@ def create_key(
 
 @transaction.atomic
 def change_key(
-    *, tenant: Tenant, key: APIKey, change: Mapping[str, Any], by: User | None = None, only_narrows: bool = False
+    *,
+    tenant: Tenant,
+    key: APIKey,
+    change: Mapping[str, Any],
+    by: User | None = None,
+    only_narrows: bool = False,
+    check: Callable[[APIKey], None] | None = None,
 ) -> APIKey:
     """Return the key with what `change` names (name, scopes, expires_at, Restrictions by name), felt within a second.
 
     What it doesn't name stays, also where another call changes that meanwhile. A key of nobody's that gets the scope
-    "management" is `by`'s from then on, and ends with their role. Raises ServiceError naming the field that is wrong,
+    "management" is `by`'s from then on, and ends with their role. `check` is called with the key as it is stored, which
+    no other call changes then, and may raise ServiceError. Raises ServiceError naming the field that is wrong,
     or for a key that was revoked, and RoleError where it allows more than before though it `only_narrows`.
     """
     hold_role(tenant=tenant, user=by, capability=_needed_for(change.get("scopes", ())))
     mine = _locked(tenant, key)
+    if check is not None:
+        check(mine)
     had = Restrictions.of(mine)
     name, expires_at = change.get("name", mine.name), change.get("expires_at", mine.expires_at)
     wanted = _checked_scopes(change.get("scopes", mine.scopes))

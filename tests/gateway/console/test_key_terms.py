@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from gateway.console.key_forms import KeyTermsForm
 from gateway.models import AdminAPIKey, APIKey, Membership
 from gateway.runtime.principals import load_by_key
 from gateway.services import admin_keys, keys
@@ -54,6 +55,24 @@ def test_terms_chosen_over_others_than_the_key_has_are_refused_once(acme):
     again = answer.context["form"]["seen"].value()
     assert client.post(f"/keys/{key.id}/", chosen | {"seen": again}).status_code == 302
     assert (mine.get(id=key.id).name, mine.get(id=key.id).request_limit) == ("renamed", None)
+
+
+def test_a_change_while_the_form_is_read_is_not_lost(acme, monkeypatch):
+    client = acme.client()
+    client.post("/keys/new/", wanted(acme, access="restricted", endpoints=["chat"]))
+    key, is_valid = made(acme).get(), KeyTermsForm.is_valid
+    initial = client.get(f"/keys/{key.id}/").context["form"].initial
+
+    def and_changed_meanwhile(form):
+        keys.change_key(tenant=acme.tenant, key=key, change={"request_limit": 10})
+        return is_valid(form)
+
+    monkeypatch.setattr(KeyTermsForm, "is_valid", and_changed_meanwhile)
+    chosen = {name: value for name, value in initial.items() if value is not None} | {"name": "renamed"}
+    answer = client.post(f"/keys/{key.id}/", chosen)
+    assert "was changed meanwhile" in answer.content.decode()
+    key = made(acme).get()
+    assert (key.name, key.request_limit) == ("ci", 10)
 
 
 @pytest.mark.parametrize(
