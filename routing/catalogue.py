@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
+from django.db.models import QuerySet
+
 from routing.hook import CLASSIFY, EXTRACT
 from routing.models import Adapter, Deployment, ModelAlias, PublicModel, Replica, RouteRule, RouteTarget
 from routing.own_models import OwnTerms
@@ -256,11 +258,16 @@ def load() -> Catalogue:
     return Catalogue(models, {name: tuple(rows) for name, rows in deployments.items()}, rules, aliases)
 
 
+def models_in_use() -> QuerySet[PublicModel]:
+    """Return the active models, none of a project that is archived."""
+    return PublicModel.objects.filter(is_active=True).exclude(project__is_active=False)
+
+
 def _models() -> tuple[dict[str, ModelEntry], dict[str, Adapter]]:
     """Return the active models by name, and those that are adapters of a model that is active."""
     models: dict[str, ModelEntry] = {}
     adapters: dict[str, Adapter] = {}
-    active = list(PublicModel.objects.filter(is_active=True).select_related("adapter__base"))
+    active = list(models_in_use().select_related("adapter__base"))
     numbers = _numbers(active)
     for row in active:
         adapter: Adapter | None = getattr(row, "adapter", None)

@@ -20,6 +20,7 @@ from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project
 from gateway.services.restrictions import Restrictions
 from gateway.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
+from routing.catalogue import models_in_use
 from routing.services.catalogue import models_seen
 
 RESTRICTED, NOTHING = "restricted", "nothing"
@@ -217,6 +218,6 @@ def _models_of(place: Place, key: APIKey | None) -> list[str]:
     active = Subscription.objects.filter(tenant=place.tenant, state=Subscription.State.ACTIVE)
     allowed, adapters = active.values_list("version__allowed_models", "version__adapters").first() or ([], 0)
     project = None if key is None else key.project_id
-    seen = models_seen(place.tenant.id if adapters else None, project).filter(is_active=True)
+    seen = models_seen(place.tenant.id if adapters else None, project).filter(id__in=models_in_use())
     models: list[tuple[str, UUID | None]] = list(seen.values_list("name", "tenant"))
     return [name for name, owner in models if not allowed or owner is not None or name in allowed]

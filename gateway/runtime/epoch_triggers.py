@@ -41,6 +41,8 @@ WATCHED = (
     # Workers are offered the adapters of active tenants.
     Watched("gateway.Tenant", events=("update",), only=("is_active",)),
     Watched("gateway.Project", tenant="tenant_id"),
+    # The catalogue has no models of archived projects.
+    Watched("gateway.Project", events=("update",), only=("is_active",)),
     Watched("billing.Subscription", tenant="tenant_id", besides=("granted_until",)),
     Watched("gateway.User", events=("update", "delete"), only=("is_active",)),
     Watched("billing.Plan"),

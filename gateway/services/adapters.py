@@ -25,7 +25,7 @@ from gateway.models import Tenant
 from inference.errors import ModelRefusedError
 from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, AdapterConfig, check_tensors, config_of
 from inference.types import Kind
-from routing.catalogue import ADAPTABLE, by_age
+from routing.catalogue import ADAPTABLE, by_age, models_in_use
 from routing.models import Adapter, Deployment, PublicModel
 from routing.own_models import OwnTerms
 
@@ -151,8 +151,8 @@ def require_room(tenant: Tenant, rank: int, size: int) -> None:
     most = 0 if terms is None else terms.adapters
     if not most:
         raise ServiceError("base", "Your plan doesn't include adapters of your own.")
-    own = Adapter.objects.filter(model__tenant=tenant, model__is_active=True)
-    if own.count() >= most:
+    own = Adapter.objects.filter(model__tenant=tenant, model__is_active=True)  # an archived project's are stored too
+    if own.filter(model__in=models_in_use()).count() >= most:
         raise ServiceError("base", f"You have {most} adapters, as many as your plan includes: delete one first.")
     if rank > settings.SLUICE_MOST_ADAPTER_RANK:
         raise ServiceError("config.r", f"The rank is at most {settings.SLUICE_MOST_ADAPTER_RANK}.")
@@ -187,13 +187,15 @@ def own_terms(version: PlanVersion | None, tenant: UUID | None, project: UUID | 
 
 
 def adapters_of(own: OwnTerms) -> list[tuple[Adapter, str]]:
-    """Return the adapters that are known on these terms, by name, each with why the plan doesn't serve it, "" where it
-    does.
-    """
+    """Return the adapters that are known on these terms, by name, each with why it isn't served, "" where it is."""
     rows = Adapter.objects.filter(model__tenant=own.tenant, model__is_active=True)
-    numbered = enumerate(by_age(rows.select_related("model__project", "base")), 1)
-    told = [(one, own.obstacle(number, one.base.name)) for number, one in numbered if _is_own(one, own)]
-    return sorted(told, key=lambda pair: pair[0].model.name)
+    parts: tuple[list[Adapter], list[Adapter]] = ([], [])
+    for one in by_age(rows.select_related("model__project", "base")):
+        parts[one.model.project is not None and not one.model.project.is_active].append(one)
+    in_use, archived = parts
+    told = [(one, own.obstacle(number, one.base.name)) for number, one in enumerate(in_use, 1)]
+    told += [(one, "Its project is archived.") for one in archived]
+    return sorted((pair for pair in told if _is_own(pair[0], own)), key=lambda pair: pair[0].model.name)
 
 
 def _is_own(adapter: Adapter, own: OwnTerms) -> bool:

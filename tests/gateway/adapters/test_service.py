@@ -23,11 +23,12 @@ from billing.services import cards, plans
 from gateway.errors.service import ServiceError
 from gateway.files import adapters as files
 from gateway.files.storage import storage
+from gateway.models import CatalogueEpoch, Project
 from gateway.services import worker_specs
 from gateway.services.adapters import adapters_of, add_adapter_folder, remove_adapter
 from gateway.services.local_models import add_local_model
 from gateway.services.remote_models import add_remote_model
-from gateway.services.tenants import activate_tenant, deactivate_tenant
+from gateway.services.tenants import activate_tenant, archive_project, deactivate_tenant
 from inference.config import EngineConfig
 from inference.sources.adapters import WEIGHTS
 from routing import catalogue
@@ -248,6 +249,26 @@ def test_those_of_a_tenant_that_ended_are_offered_to_no_worker_until_it_is_back(
     assert offered().keys() == {str(everybodys.id)}
     activate_tenant(tenant=acme.tenant)
     assert offered().keys() == {str(everybodys.id), str(own.id)}
+
+
+def test_those_of_an_archived_project_take_no_place_and_are_served_to_nobody(tmp_path, acme):
+    subscribe(acme, adapters=1)
+    project = Project.objects.create(tenant=acme.tenant, name="Old")
+    own = OwnTerms(most=1, tenant=acme.tenant.id)
+    old = add_adapter_folder(save(tmp_path / "old"), base="base", name="old", tenant=acme.tenant)
+    PublicModel.objects.filter(name="acme/old").update(project=project)
+    assert catalogue.load().models["acme/old"].number == 1
+    before = CatalogueEpoch.objects.get().epoch
+    archive_project(tenant=acme.tenant, project=project)
+    assert CatalogueEpoch.objects.get().epoch > before
+    assert "acme/old" not in catalogue.load().models
+    assert offered() == {}
+    new = add_adapter_folder(save(tmp_path / "new"), base="base", name="new", tenant=acme.tenant)
+    assert catalogue.load().models["acme/new"].number == 1
+    assert offered().keys() == {str(new.id)}
+    assert adapters_of(own) == [(new, ""), (old, "Its project is archived.")]
+    form = acme.client().get("/keys/new/").content.decode()
+    assert ['value="acme/old"' in form, 'value="acme/new"' in form] == [False, True]
 
 
 def test_the_chat_page_and_the_form_of_keys_show_ones_own_alone_while_the_plan_has_adapters(tmp_path, acme, other):

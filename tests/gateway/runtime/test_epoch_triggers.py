@@ -68,7 +68,7 @@ def rows():
 OF_A_TENANT = {"tenant", "project", "key", "membership", "subscription"}
 BUMPING = [
     ("tenant", "slug", "other"),
-    ("project", "is_active", False),
+    ("project", "name", "other"),
     ("user", "is_active", False),
     ("key", "revoked_at", timezone.now()),
     ("key", "expires_at", timezone.now()),
@@ -108,12 +108,13 @@ def test_each_write_bumps(rows, name, field, value):
         assert after == (before[0] + 1, before[1])
 
 
+@pytest.mark.parametrize("name", ["tenant", "project"])
 @pytest.mark.parametrize("is_active", [False, True])
-def test_a_tenant_that_ends_or_comes_back_bumps_the_catalogue_too(rows, is_active):
-    """Its adapters are offered to workers no more, or again."""
-    Tenant.objects.filter(id=rows["tenant"].id).update(is_active=not is_active)
+def test_what_ends_or_comes_back_with_its_adapters_bumps_the_catalogue_too(rows, name, is_active):
+    """They are offered to workers no more, or again."""
+    update(rows[name], "is_active", not is_active)
     before = settled_epoch()
-    update(rows["tenant"], "is_active", is_active)
+    update(rows[name], "is_active", is_active)
     after = settled_epoch()
     assert after[0] == before[0] + 1
     assert after[1] > before[1]
