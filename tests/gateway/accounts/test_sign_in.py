@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from billing.models import CreditGrant, Plan
 from gateway.models import Membership, SignInLink, Tenant, User
-from gateway.services import links, members
+from gateway.services import links, members, people
 from tests.gateway.post import move, sent_mail
 
 pytestmark = pytest.mark.django_db
@@ -82,7 +82,7 @@ def test_link_lasts_when_nothing_but_the_name_is_changed(user):
     path = path_of(links.mint_link(user=user))
     user.name = "Ann"
     user.save()
-    move(user, "ANN@example.com")
+    people.ask_for_address(user=user, email="ANN@example.com")
     assert Client().post(path).status_code == 302
 
 
