@@ -27,14 +27,19 @@ _State = OutgoingMail.State
 
 def queue_mail(*, to: str, subject: str, text: str) -> OutgoingMail:
     """Store a mail to be sent once the transaction is committed; nothing is sent where it is rolled back."""
-    return OutgoingMail.objects.create(to=to, subject=_line(subject), sealed_text=seal(text))
+    return _queued(to=to, subject=_line(subject), sealed_text=seal(text))
 
 
 def queue_notice(*, to: str, subject: str, text: str) -> None:
     """Store a mail that is sent after all others, unless one of that subject waits for the same address already."""
     alike = {"to": to, "subject": _line(subject)}
     if not OutgoingMail.objects.filter(state=_State.WAITING, **alike).exists():
-        OutgoingMail.objects.create(**alike, sealed_text=seal(text), is_notice=True)
+        _queued(**alike, sealed_text=seal(text), is_notice=True)
+
+
+def _queued(**fields: object) -> OutgoingMail:
+    """Store a mail that is due by the clock that sending reads: SQLite's default rounds up to the next millisecond."""
+    return OutgoingMail.objects.create(**fields, next_attempt_at=clock.now())
 
 
 def _line(subject: str) -> str:
