@@ -21,7 +21,6 @@ from gateway.files import adapters as files
 from gateway.home import as_meant, named_runtime_directory, runtime_directory, worker_endpoint
 from gateway.secrets.node_keys import key_file
 from inference.config import EngineConfig, SettingError, WorkerConfig
-from routing.catalogue import models_in_use
 from routing.models import Adapter, Deployment, Node
 
 _OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "model", "rates", "adapters"}
@@ -89,15 +88,16 @@ def worker_spec_and_missing(
 
 
 def _adapters(bases: set[UUID]) -> tuple[dict[UUID, dict[str, str]], dict[str, Exception]]:
-    """Return the folders on this machine of the adapters of these models, by model and id, none of a tenant or project
-    that isn't active; and what the storage raised for those that are missing, by id.
+    """Return the folders on this machine of the adapters of these models, by model and id, none of a tenant that isn't
+    active; and what the storage raised for those that are missing, by id. Those of an archived project go on: nobody is
+    led to them, and a node's role may read no projects.
 
     None keeps another from being served: one whose tensors were lost has a folder that is nowhere, which its worker
     refuses, and one that the storage doesn't give just now is left out until it does.
     """
     found: dict[UUID, dict[str, str]] = {}
     missing: dict[str, Exception] = {}
-    served = Adapter.objects.filter(base__in=bases, model__in=models_in_use()).exclude(model__tenant__is_active=False)
+    served = Adapter.objects.filter(base__in=bases, model__is_active=True).exclude(model__tenant__is_active=False)
     adapters = list(served) if bases else []
     for adapter in adapters:
         try:
