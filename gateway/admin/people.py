@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from allauth.account.models import EmailAddress
 from django import forms
@@ -51,6 +51,7 @@ class ChangedUserForm(LowerEmail, UserChangeForm):
     class Meta:
         model = User
         fields = ["email", "name", "password", "is_active", "is_staff", "groups", "is_superuser"]
+        help_texts: ClassVar = {"email": "A new address counts once its owner has confirmed the mail that it is sent."}
 
 
 @admin.register(User)
