@@ -37,9 +37,9 @@ ISSUANCE = {
 MAX_POSTED = 10**18
 """µcr: far above any use, and so far below 2⁶³ that no sum of a wallet becomes a floating-point number on SQLite."""
 
-MOST_OPEN_GRANTS = 10_000
+MOST_OPEN_GRANTS = 1000
 """Grants with credit left that a wallet may have, those of its plan apart: a charge makes a transfer for each that it
-is taken from, and the ledger numbers these by a small integer.
+is taken from, in one transaction that nobody should wait for.
 """
 
 

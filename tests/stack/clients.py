@@ -47,6 +47,18 @@ class Answered:
     body: str
 
 
+def whole(answers: Sequence[Answered]) -> list[Answered]:
+    """Return the answers that came whole: of the other clients some left, and the rest were told, as on any machine too
+    slow for its ledger, that no credit could be held in time.
+    """
+    stayed = [answer for answer in answers if answer.status]
+    made = [answer for answer in stayed if '"ledger_unavailable"' not in answer.body]
+    assert {answer.status for answer in made} == {200}, [answer for answer in made if answer.status != 200][:3]
+    assert {answer.status for answer in stayed} <= {200, 503}
+    assert 2 * len(made) > len(stayed), "most are answered"
+    return made
+
+
 KINDS = ("chat", "chat-stream", "chat-stream", "responses", "responses-stream", "embeddings", "responses-socket")
 REMOTE_KINDS = ("remote", "remote-stream")  # chat of the model that a foreign server has
 

@@ -108,7 +108,6 @@ def test_a_frozen_wallet_holds_nothing_until_it_is_opened(desk):
 
 
 def test_a_charge_is_taken_from_as_many_grants_as_a_wallet_may_have(desk):
-    """Its transfers were numbered beyond what PostgreSQL's column takes: it could never be charged there."""
     wallet = make_wallet(credit=1)
     most = credits.MOST_OPEN_GRANTS
     grants = [CreditGrant(wallet=wallet, kind="paid", amount=1, remaining=1) for _ in range(most - 1)]
