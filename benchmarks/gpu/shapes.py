@@ -136,6 +136,8 @@ class RandomWeights:
             return torch.ones(shape, dtype=dtype, device=self._device)
         return torch.randn(shape, dtype=dtype, device=self._device) * shape[1] ** -0.5
 
+    matrix = take
+
 
 class StoredWeights:
     """The tensors of another implementation's model."""
@@ -148,6 +150,8 @@ class StoredWeights:
 
     def take(self, name: str, dtype: torch.dtype) -> torch.Tensor:
         return self._tensors[name].to(dtype)
+
+    matrix = take
 
 
 def decoder(sizes: Sizes, quantization: str = "", weights: StoredWeights | None = None) -> Decoder:

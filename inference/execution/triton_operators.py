@@ -21,6 +21,7 @@ from inference.execution.operators import Operators
 from inference.execution.triton_experts import GroupedProducts
 from inference.kernels.triton.activation import gelu_mul, silu_mul
 from inference.kernels.triton.experts import combine, route
+from inference.kernels.triton.int4 import GROUP as INT4_GROUP
 from inference.kernels.triton.int4 import MAX_ROWS as INT4_ROWS
 from inference.kernels.triton.int4 import int4_matmul, quantise_int4, unpack_int4
 from inference.kernels.triton.low_rank import FEW, LowRankStep, PackedAdapter
@@ -129,9 +130,6 @@ class TritonOperators(Operators):
         return super().rope_store(attention, layer, joint, rotations, heads, query_norm, key_norm, eps)
 
 
-INT4_GROUP = 128
-
-
 class TritonLowRank(LowRank):
     """A `LowRank` of two launches for each layer, whatever number of adapters its tokens have."""
 
@@ -223,7 +221,7 @@ class FourBitLinear:
     __slots__ = ("_bias", "_weight")
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._weight = quantise_int4(weight, INT4_GROUP)
+        self._weight = quantise_int4(weight)
         self._bias = bias
 
     def __call__(self, x: torch.Tensor, residual: torch.Tensor | None = None) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Products of few rows: what decoding does. The weights are read once, at the memory's speed.
 
-The weight is the left operand of the tensor cores' product and the few rows are its right one, padded to 16. The order
-of summation is fixed by the weight's shape alone, so a row gives the same bits in any batch of up to MAX_ROWS.
+The weight is the left operand of the tensor cores' product and the few rows are its right one, padded to at least 8.
+The order of summation is fixed by the weight's shape alone: a row gives the same bits in any batch of up to MAX_ROWS.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def matvec(
         HAS_RESIDUAL=residual is not None,
         EVEN_K=k % block_k == 0,
         COMPUTE=compute_type(x, weight),
-        BLOCK_M=16 if m <= 16 else 32 if m <= 32 else 64,
+        BLOCK_M=next(rows for rows in (8, 16, 32, 64) if m <= rows),
         BLOCK_N=block_n,
         BLOCK_K=block_k,
         num_warps=warps,
@@ -125,13 +125,13 @@ def matvec(
 
 
 def _tile(m: int, weight: int, x: int) -> tuple[int, int, int, int]:
-    """Return BLOCK_N, BLOCK_K, warps and stages for so many rows and bytes of a number: the quickest on an H100 that
-    fit into 99 KiB of shared memory.
+    """Return BLOCK_N, BLOCK_K, warps and stages for so many rows and bytes of a number: the quickest on an H100
+    or H200 that fit into 99 KiB of shared memory.
     """
     if x == 4:
         return 32, 64 if weight == 4 else 128, 4, 3
     if m <= 8:
-        return 16, 512, 2, 4 if weight == 1 else 3
+        return 32, 512 if weight == 1 else 256, 2, 4
     if weight == 1:
         return (32, 256, 4, 4) if 16 < m <= 32 else (32, 512, 4, 4 if m <= 16 else 3)
     return 32, 256, 4, 4 if m <= 16 else 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inference.kernels.triton.int4 import ZERO, int4_matmul, quantise_int4, unpack_int4
+from inference.kernels.triton.int4 import GROUP, ZERO, int4_matmul, quantise_int4, unpack_int4
 from inference.kernels.triton.matmul import scaled_matmul
 from inference.kernels.triton.matvec import matvec
 from inference.kernels.triton.quantise import quantise
@@ -88,20 +88,32 @@ def test_eight_bit_integers_give_the_same_bits_for_few_rows_and_many() -> None:
     assert torch.equal(few, many[:3])
 
 
-@pytest.mark.parametrize("group", [32, 128])
-@pytest.mark.parametrize(("m", "n", "k"), [(1, 48, 256), (5, 40, 256), (17, 70, 512), (33, 17, 128), (70, 17, 256)])
-def test_int4(m, n, k, group) -> None:
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(1, 48, 256), (5, 40, 512), (9, 20, 384), (17, 70, 1024), (33, 17, 128), (70, 17, 256)]
+)
+def test_int4(m, n, k) -> None:
     torch.manual_seed(m)
     dense = torch.randn(n, k)
-    weight = quantise_int4(dense, group)
+    weight = quantise_int4(dense)
     restored = unpack_int4(weight, torch.float32)
     scales = (weight.scales & ~ZERO).view(torch.float32).T
-    assert ((restored - dense).abs() <= scales.repeat_interleave(group, 1) * 1.001).all()
+    assert ((restored - dense).abs() <= scales.repeat_interleave(GROUP, 1) * 1.001).all()
     x, bias = torch.randn(m, k), torch.randn(n)
     close(int4_matmul(x, weight, bias), x @ restored.T + bias)
     residual = torch.randn(m, n)
     close(int4_matmul(x, weight, residual=residual), x @ restored.T + residual)
     close(int4_matmul(x.half(), weight), x.half().float() @ restored.T, 2e-3)
+    assert not weight.done.any(), "the next product would begin with parts of this one"
+
+
+def test_int4_of_many_outputs_is_not_divided(monkeypatch) -> None:
+    torch.manual_seed(1)
+    x, weight = torch.randn(3, 1024), quantise_int4(torch.randn(40, 1024))
+    divided = int4_matmul(x, weight)
+    monkeypatch.setattr("inference.kernels.triton.int4.FEW_OUTPUTS", 39)
+    whole = int4_matmul(x, weight)
+    close(whole, divided)
+    assert not torch.equal(whole, divided), "sums of parts are rounded otherwise"
 
 
 def test_int4_needs_whole_groups() -> None:
