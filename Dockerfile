@@ -34,6 +34,7 @@ RUN grep -vE '^(torch|triton)==' constraints/cpu.txt > constraints/cuda.txt \
 FROM system AS code
 WORKDIR /app
 COPY manage.py LICENSE ./
+COPY base base
 COPY gateway gateway
 COPY billing billing
 COPY routing routing
@@ -42,7 +43,7 @@ COPY desk desk
 COPY templates templates
 COPY static static
 COPY deploy/docker deploy/docker
-RUN python -m compileall -q gateway billing routing inference desk
+RUN python -m compileall -q base gateway billing routing inference desk
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SLUICE_HOME=/var/lib/sluice \
     SLUICE_RUNTIME_DIR=/tmp/sluice
 USER 10001:10001

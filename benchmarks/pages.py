@@ -34,10 +34,10 @@ def filled(records: int, tenants: int) -> None:
     """Fill the migrated database."""
     from django.db import connection
 
+    from base.database.connections import lift_limits
     from billing.models import CreditGrant, LedgerAccount, LedgerTransfer, UsageRecord, Wallet
     from billing.services.plans import ensure_default_plans
     from billing.services.wallets import ensure_operator_accounts
-    from gateway.database.connections import lift_limits
     from gateway.models import APIKey, AuditEvent, Project, RefusalCount, Tenant
 
     ensure_default_plans()

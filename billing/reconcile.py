@@ -13,10 +13,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
 from django.utils import timezone
 
+from base.sql import load
 from billing import triggers
 from billing.models import Hold, RateCardVersion, UsageRecord
 from billing.rating import CLASSES, FORMULAS, CardPrices
-from billing.sql import load
 
 LONGEST_OPEN = timedelta(minutes=20)
 """A lease of 30 s, 15 minutes to find evidence, and the time between sweeps: no hold stays open longer."""

@@ -16,7 +16,7 @@ from django.apps import apps
 from django.db import connection as default_connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from billing.trigger_set import Trigger, TriggerSet
+from base.trigger_set import Trigger, TriggerSet
 
 ROW_EVENTS = ("INSERT", "UPDATE", "DELETE")
 

@@ -18,10 +18,10 @@ class GatewayConfig(AppConfig):
 
     def ready(self) -> None:
         """Install the epoch's triggers after each migrate or flush, and register checks and the audit trail."""
+        from base.database.connections import lift_limits, restore_limits
         from gateway import checks  # noqa: F401 - checks registers itself
         from gateway.accounts import adapter, failures
         from gateway.audit import sign_ins, tracked, trail
-        from gateway.database.connections import lift_limits, restore_limits
         from gateway.runtime import epoch_triggers
         from gateway.services import notices
 

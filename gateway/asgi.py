@@ -11,6 +11,7 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_application = get_asgi_application()
 
+from base.http.asgi import Application  # noqa: E402
 from gateway.concurrency.caps import Cap  # noqa: E402
 from gateway.consumers.responses import (  # noqa: E402 - models need Django to be set up
     MOST_SOCKETS,
@@ -45,7 +46,6 @@ from gateway.edge.routes import (  # noqa: E402
 from gateway.edge.stored_responses import cancel_response, input_items, stored_response  # noqa: E402
 from gateway.edge.tokenize import detokenize, tokenize  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
-from gateway.http.asgi import Application  # noqa: E402
 from gateway.server.lifespan import lifespan  # noqa: E402
 from gateway.services import scopes  # noqa: E402
 from gateway.wire.errors import anthropic_error  # noqa: E402

@@ -13,13 +13,13 @@ from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 
-from billing.ids import uuid7
+from base.database.threads import DatabaseThreads
+from base.ids import uuid7
 from billing.limits.memory import MemoryRateStore
 from billing.limits.types import RateStore
 from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
 from gateway.concurrency.limiter import ConcurrencyLimiter
-from gateway.database.threads import DatabaseThreads
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, SWEEP_LEASE, Sweep
 from gateway.replay import answers

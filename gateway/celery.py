@@ -24,8 +24,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 
 from django.conf import settings
 
+from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
-from gateway.runtime.heartbeat import touch_heartbeat
 from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
 # Celery warns of being root, not in our lines' form: elsewhere a message could be a program, here only JSON is read.

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django_scopes import scopes_disabled
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.audit.origin import asked_by
 
 ADMIN_PREFIX = "/admin/"

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from django.core.exceptions import ImproperlyConfigured
 
+from base.database import connections
+from base.environment import Environment, made_once
 from gateway.audit import LEAST_AUDIT_DAYS
-from gateway.database import connections
-from gateway.environment import Environment, made_once
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -227,7 +227,7 @@ CACHES: dict[str, dict[str, object]] = {
 }
 if REDIS_URL:
     CACHES["default"] = {
-        "BACKEND": "gateway.concurrency.shared_cache.SharedCache",
+        "BACKEND": "base.shared_cache.SharedCache",
         "LOCATION": [REDIS_URL],
         "KEY_PREFIX": "sluice",
         "OPTIONS": {"socket_timeout": SLUICE_REDIS_SECONDS, "socket_connect_timeout": SLUICE_REDIS_SECONDS},

@@ -9,15 +9,15 @@ from datetime import timedelta
 
 from django.conf import settings
 
-from billing import clock
+from base import clock, storage
+from base.heartbeat import touch_heartbeat
 from billing import jobs as billing
 from billing.jobs import Job, sweep_job
 from billing.services.reconciliation import reconcile_if_due
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
-from gateway.files import adapters, storage
-from gateway.runtime.heartbeat import touch_heartbeat
+from gateway.files import adapters
 from gateway.services import files
 from gateway.services.batches import forget_batches
 from gateway.services.mail import send_due_mail

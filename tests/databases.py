@@ -27,8 +27,8 @@ from django.core.management import call_command
 from django.db import connection, connections
 from psycopg import sql
 
-from gateway.database.connections import settings_of
-from gateway.environment import Environment
+from base.database.connections import settings_of
+from base.environment import Environment
 
 SQLITE, POSTGRESQL = "sqlite", "postgresql"
 TEMPLATE, MAKING, FILE = "sluice_template", "sluice_making", "template.sqlite3"

@@ -57,7 +57,7 @@ class Load:
         self.refused = 0
 
     async def request(self):
-        from billing.ids import uuid7
+        from base.ids import uuid7
         from billing.writer import WriterBusyError
         from billing.writer.operations import Reserve, Settle
 

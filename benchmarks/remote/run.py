@@ -26,8 +26,8 @@ import aiohttp
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
+from base.http.direct import open_directly  # noqa: E402
 from benchmarks.remote.servers import SERVERS, running, versions  # noqa: E402
-from gateway.http.direct import open_directly  # noqa: E402
 
 WHOLE, STREAMED, LEFT = (int(os.environ.get("SLUICE_BENCH_REQUESTS", "6")),) * 3
 MOST = 20  # output tokens

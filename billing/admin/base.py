@@ -24,10 +24,10 @@ from unfold.admin import ModelAdmin
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from billing.ids import request_id_in
+from base.ids import request_id_in
+from base.units import format_credits, parse_credits
 from billing.models import Wallet
 from billing.services.errors import CreditError
-from billing.unit import format_credits, parse_credits
 
 if TYPE_CHECKING:
     ServiceForm = forms.ModelForm[Any]

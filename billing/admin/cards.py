@@ -11,11 +11,11 @@ from django.urls import reverse
 from django.utils import timezone
 from unfold.decorators import action, display
 
+from base.units import format_credits
 from billing.admin.base import RowsAdmin
 from billing.models import RateCard
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
-from billing.unit import format_credits
 
 
 @admin.register(RateCard)

@@ -11,9 +11,9 @@ from typing import Any
 from django.db.models import Sum
 from django.utils import timezone
 
+from base.units import MICRO
 from billing.models import Hold, Wallet
 from billing.selectors.usage import UsageSum, usage_of_all
-from billing.unit import MICRO
 
 MOST_MODELS = 6
 COLOURS = ("#0b5cad", "#1c8a6b", "#b3590b", "#7a4bb8", "#b5316a", "#0e7490", "#6b7280")  # the console's series

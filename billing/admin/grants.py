@@ -16,6 +16,7 @@ from django.utils import timezone
 from unfold.decorators import action
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
+from base.units import format_credits
 from billing.admin.base import (
     CreditsField,
     ReasonForm,
@@ -28,7 +29,6 @@ from billing.admin.base import (
 )
 from billing.models import CreditGrant
 from billing.services import credits
-from billing.unit import format_credits
 
 
 def mint_key() -> str:

@@ -19,13 +19,13 @@ from django.utils import timezone
 from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
+from base.units import format_credits, parse_credits
 from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Rate, RateCardVersion
 from billing.rating import CLASSES, CardPrices, own_rates
 from billing.selectors.prices import prices_at
 from billing.services import cards
 from billing.services.errors import CardError
-from billing.unit import format_credits, parse_credits
 
 
 class RateInline(TabularInline):

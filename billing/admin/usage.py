@@ -14,12 +14,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.decorators import display
 
+from base.ids import day_of
+from base.units import format_credits
 from billing.admin.base import ReadOnlyAdmin, SearchById, credits_column, table, wallets_of_tenants_named
-from billing.ids import day_of
 from billing.models import UsageRecord, Wallet
 from billing.selectors.prices import bill_of
 from billing.selectors.usage import models_since
-from billing.unit import format_credits
 
 
 class ModelFilter(admin.SimpleListFilter):

@@ -13,6 +13,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 from unfold.decorators import action, display
 
+from base.units import format_credits
 from billing.admin.base import (
     CreditsField,
     ReadOnlyAdmin,
@@ -30,7 +31,6 @@ from billing.admin.grants import mint_key
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Wallet
 from billing.selectors.ledger import ledger_of
 from billing.services import credits, wallets
-from billing.unit import format_credits
 
 LEDGER_LINES = 50
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from base.units import format_credits
 from billing.limits.types import BucketState
-from billing.unit import format_credits
 
 _MICRO = 1_000_000
 

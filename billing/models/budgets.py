@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models.ledger import Wallet
 
 

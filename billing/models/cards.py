@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import Q
 
-from billing.ids import uuid7
+from base.ids import uuid7
 
 
 class RateCard(models.Model):

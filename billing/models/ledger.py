@@ -6,8 +6,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Now
 
-from billing.ids import uuid7
-from billing.unit import format_credits
+from base.ids import uuid7
+from base.units import format_credits
 
 
 class Wallet(models.Model):

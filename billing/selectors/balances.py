@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from billing import clock
+from base import clock
 from billing.models import (
     CreditGrant,
     Wallet,

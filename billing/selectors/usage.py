@@ -11,7 +11,7 @@ from uuid import UUID
 from django.db.models import Sum
 from django.db.models.functions import TruncDate
 
-from billing.ids import day_of, first_at
+from base.ids import day_of, first_at
 from billing.models import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 

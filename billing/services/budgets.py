@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db import transaction
 from django.utils import timezone
 
-from billing import clock
+from base import clock
 from billing.models import Budget
 from billing.services.wallets import lock
 

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from django.db import transaction
 
-from billing import clock
-from billing.ids import uuid7
+from base import clock
+from base.ids import uuid7
 from billing.models import Rate, RateCard, RateCardVersion
 from billing.rating import CardPrices, CardPricesError
 from billing.services.errors import CardError

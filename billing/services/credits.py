@@ -15,12 +15,12 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F, Min, Q
 
-from billing import clock
+from base import clock
+from base.units import format_credits
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.services.burndown import burn_order, is_live
 from billing.services.errors import InsufficientCreditError, KeyReusedError
 from billing.services.wallets import account_of, lock, operator_account
-from billing.unit import format_credits
 from billing.writer.apply import apply_now
 from billing.writer.expiry import kept_for_holds
 from billing.writer.operations import ExpireGrants

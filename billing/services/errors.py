@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from billing.unit import format_credits
+from base.units import format_credits
 
 
 class CreditError(Exception):

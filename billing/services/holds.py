@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.db.models.functions import Greatest, Least
 
-from billing import clock
+from base import clock
 from billing.models import Hold, Wallet
 from billing.services.wallets import lock
 

@@ -13,13 +13,13 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Max, QuerySet, Sum
 
-from billing import clock
+from base import clock
+from base.units import MICRO
 from billing.models import CreditGrant, Plan, PlanVersion, ScheduledGrant, Subscription, Wallet
 from billing.services import credits
 from billing.services.errors import NotSubscribedError, PlanError
 from billing.services.periods import Period, month_of, zone
 from billing.services.wallets import lock, open_wallet
-from billing.unit import MICRO
 
 DEFAULT_PLANS: dict[str, dict[str, Any]] = {
     "free": {

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 
 from django.db import IntegrityError, connection, transaction
 
-from billing import clock, reconcile
+from base import clock
+from billing import reconcile
 from billing.models import Reconciliation
 
 MOST_FINDINGS = 200

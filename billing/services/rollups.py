@@ -12,9 +12,9 @@ from django.db import OperationalError, connection, transaction
 from django.db.models import F
 from django.db.models.functions import Least
 
-from billing.ids import day_of, moment_of
+from base.ids import day_of, moment_of
+from base.sql import load
 from billing.models import OutboxEvent
-from billing.sql import load
 
 TOPIC = "usage"
 MAX_EVENTS = 64

@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce
 
-from billing import clock
+from base import clock
 from billing.models import ScheduledGrant, Subscription, Wallet
 from billing.services import plans
 from billing.writer.apply import apply_now

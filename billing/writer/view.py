@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from uuid import UUID
 
-from billing.ids import day_of
+from base.ids import day_of
 from billing.writer.budgets import BudgetRow
 from billing.writer.operations import (
     ExpireGrants,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from billing.ids import day_of, uuid7
+from base.ids import day_of, uuid7
 from billing.rating import CLASSES, FORMULA
 from billing.writer.changes import Changes
 from billing.writer.operations import LEASE_SECONDS, Settle

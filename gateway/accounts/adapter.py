@@ -15,7 +15,7 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.utils.text import slugify
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import Plan
 from gateway.edge.bounds import client_network
 from gateway.models import Membership, User

@@ -16,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 from django.views.decorators.http import require_http_methods
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.models import User
 from gateway.services import links, members, people
 

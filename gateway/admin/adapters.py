@@ -8,8 +8,8 @@ from typing import Any
 from django import forms
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
+from base.errors import ServiceError
 from gateway.admin.choices import NameField, rate_cards
-from gateway.errors.service import ServiceError
 from gateway.models import Tenant
 from gateway.services.adapters import bases
 

@@ -11,8 +11,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from unfold.contrib.filters.admin import RangeDateFilter
 from unfold.utils import parse_date_str
 
+from base.errors import ServiceError
 from billing.admin.base import RowsAdmin
-from gateway.errors.service import ServiceError
 
 
 class DaysFilter(RangeDateFilter):

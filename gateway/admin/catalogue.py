@@ -12,11 +12,11 @@ from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from unfold.decorators import action, display
 
+from base.errors import ServiceError
 from billing.admin.base import RowsAdmin
 from gateway.admin.adapters import NewAdapterForm
 from gateway.admin.choices import NameField, NamesField, models, rate_cards, tasks
 from gateway.admin.model_states import columns_of, served_by, state_field
-from gateway.errors.service import ServiceError
 from gateway.runtime.live import live_of
 from gateway.services.adapters import add_adapter_folder, remove_adapter
 from gateway.services.restrictions import users_of

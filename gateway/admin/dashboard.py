@@ -9,10 +9,10 @@ from django.http import HttpRequest
 from django.template.defaultfilters import pluralize
 from django.utils.timesince import timesince
 
+from base.units import format_credits
 from billing.admin.dashboard import overview
 from billing.models import Reconciliation
 from billing.selectors.reconciliation import last_reconciliation
-from billing.unit import format_credits
 from gateway.models import Tenant
 from gateway.runtime.live import live_of
 from routing.models import Deployment

@@ -20,12 +20,12 @@ from unfold.widgets import (
     UnfoldAdminTextareaWidget,
 )
 
+from base.errors import ServiceError
 from billing.admin.base import CreditsField, named_in, take_over
 from billing.services.budgets import SpendLimits
 from gateway.admin.base import KeptAdmin
 from gateway.admin.choices import NamesField, models
 from gateway.console.key_forms import limits_in_words
-from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project, User
 from gateway.secrets import made_keys
 from gateway.services import keys

@@ -17,9 +17,9 @@ from unfold.decorators import action
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
 
+from base.errors import ServiceError
 from billing.admin.base import take_over
 from gateway.admin.base import KeptAdmin
-from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, User
 from gateway.services import links, members, people, roles
 

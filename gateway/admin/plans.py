@@ -10,10 +10,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from unfold.decorators import action, display
 
+from base.units import format_credits
 from billing.admin.base import CreditsField, RowsAdmin, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Plan, PlanVersion
 from billing.services import plans
-from billing.unit import format_credits
 from gateway.admin.choices import NameField, NamesField, models_of_plans, tasks
 
 

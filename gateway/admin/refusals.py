@@ -13,8 +13,8 @@ from django.utils import timezone
 from unfold.contrib.filters.admin import AutocompleteSelectFilter
 from unfold.decorators import display
 
+from base.ids import moment_of
 from billing.admin.base import ReadOnlyAdmin, SearchById
-from billing.ids import moment_of
 from gateway.admin.base import DaysFilter
 from gateway.models import RefusalCount
 from gateway.models.refusals import in_words

@@ -15,10 +15,10 @@ from unfold.widgets import (
     UnfoldBooleanSwitchWidget,
 )
 
+from base.errors import ServiceError
+from base.home import as_stored
+from base.sealing import seal
 from gateway.admin.choices import NameField, rate_cards
-from gateway.errors.service import ServiceError
-from gateway.home import as_stored
-from gateway.secrets.sealing import seal
 from gateway.services.remote_models import checked
 from gateway.services.worker_specs import WorkerSpecError, checked_engine
 from inference.open import remote_dialects

@@ -14,9 +14,9 @@ from django.urls import reverse
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminSelectWidget
 
+from base.units import format_credits
 from billing.admin.base import take_over
 from billing.models import Plan, Subscription, Wallet
-from billing.unit import format_credits
 from gateway.admin.base import KeptAdmin
 from gateway.models import Project, Tenant
 from gateway.services import members, tenants

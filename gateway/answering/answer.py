@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Protocol, TypeVar
 
+from base.http.asgi import ClientLeftError, Send, send_json
+from base.http.disconnect import watching
+from base.http.sse import EventStream
 from gateway.delivery.outcome import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent
-from gateway.http.asgi import ClientLeftError, Send, send_json
-from gateway.http.disconnect import watching
-from gateway.http.sse import EventStream
 from gateway.wire.demands import not_enforced_header
 from gateway.wire.usage import credits_text
 from inference.types import Delta, FinishReason, Vector

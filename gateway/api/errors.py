@@ -11,9 +11,9 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
+from base.errors import RoleError, ServiceError
 from gateway.errors.faults import refusal_of_route
 from gateway.errors.refusal import Refusal
-from gateway.errors.service import RoleError, ServiceError
 from gateway.middleware import request_id_of
 from gateway.wire.errors import openai_error
 from routing.errors import RoutingError

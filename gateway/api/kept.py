@@ -14,7 +14,8 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.ids import uuid7
+from base.ids import uuid7
+from base.sealing import seal, unseal
 from gateway.edge.kept import REPLAYED, check_key
 from gateway.models import Tenant
 from gateway.replay import answers
@@ -22,7 +23,6 @@ from gateway.replay.answers import Claim, Stored
 from gateway.replay.log import Head
 from gateway.replay.replays import key_reused, not_known
 from gateway.replay.room import ROOM
-from gateway.secrets.sealing import seal, unseal
 from gateway.services.access import Access
 
 Handler = Callable[..., Response]

@@ -11,10 +11,10 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from base.units import format_credits
 from billing.models import LedgerTransfer
 from billing.selectors.balances import balance_of
 from billing.selectors.ledger import LedgerCursor, LedgerLine, LedgerPage, ledger_of
-from billing.unit import format_credits
 from gateway.api.base import TenantView
 from gateway.errors.refusal import Refusal
 

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from django_scopes import scopes_disabled
 
+from base import storage
 from gateway.backup.archive import FILES, BackupError, described
-from gateway.files import storage
 from gateway.models import StoredFile
 from routing.models import Adapter
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gateway.home import is_forgotten
+from base.home import is_forgotten
 
 BACKUP, RESTORE = ".sluice-backup-", ".sluice-restore-"
 _WITHOUT_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # vfat's, and those of some network drives

@@ -23,14 +23,13 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
-from billing import clock
-from billing.ids import uuid7
+from base import clock, storage
+from base.ids import uuid7
 from gateway.batches import outcomes
 from gateway.batches.kept import kept_reply
 from gateway.batches.lines import read_line
 from gateway.batches.outcomes import InputError, Outcome
 from gateway.batches.sending import NotSentError, Reply, Request, Sender, UnknownError
-from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.runtime.principal import Line
 

@@ -9,11 +9,10 @@ from uuid import UUID
 
 from django.db import transaction
 
-from billing import clock
+from base import clock, storage
 from gateway.batches.lines import MOST_LINES, ByLine, checked, lines_of
 from gateway.batches.work import Work, remove_lines, work_on
 from gateway.errors.refusal import Refusal
-from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 
 MOST_ERRORS = 100

@@ -12,10 +12,9 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
-from billing import clock
-from billing.ids import uuid7
+from base import clock, storage
+from base.ids import uuid7
 from gateway.batches.work import LostError, Work, remove_lines, work_on
-from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.files import begin_file, finish_file
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import Q, QuerySet
 
-from billing import clock
+from base import clock
 from gateway.models import Batch, BatchLine
 
 LEASE = timedelta(seconds=60)

@@ -10,8 +10,8 @@ from django.utils import timezone
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from base.errors import ServiceError
 from gateway.console.tenancy import Place, tenant_page
-from gateway.errors.service import ServiceError
 from gateway.models import AdminAPIKey
 from gateway.secrets import made_keys
 from gateway.services import admin_keys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from billing.unit import MICRO
+from base.units import MICRO
 
 
 def show_credits(micro: int) -> str:

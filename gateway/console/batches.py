@@ -16,10 +16,10 @@ from django.urls import reverse
 from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_http_methods, require_safe
 
+from base import storage
 from gateway.batches import selectors
 from gateway.console.tenancy import Place, tenant_page
 from gateway.errors.refusal import Refusal
-from gateway.files import storage
 from gateway.files.selectors import files_with
 from gateway.models import APIKey, Batch, StoredFile
 from gateway.services.batches import cancel_batch

@@ -13,9 +13,9 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from base.units import format_credits
 from billing.models import Subscription
 from billing.selectors.balances import Balance, balance_of
-from billing.unit import format_credits
 from gateway.console.offers import Offer, active_subscription, offers_of
 from gateway.console.samples import samples_for
 from gateway.console.tenancy import Place, tenant_data, tenant_page

@@ -12,11 +12,11 @@ from django import forms
 from django.http import QueryDict
 from django.utils import timezone
 
+from base.errors import ServiceError
+from base.units import format_credits, parse_credits
 from billing.models import Subscription
 from billing.services.budgets import SpendLimits, limits_of, spent_of
-from billing.unit import format_credits, parse_credits
 from gateway.console.tenancy import Place
-from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project
 from gateway.services.restrictions import Restrictions
 from gateway.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY

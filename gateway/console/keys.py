@@ -13,9 +13,9 @@ from django.utils import timezone
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_safe
 
+from base.errors import ServiceError
 from gateway.console.key_forms import KeyTermsForm, NewKeyForm, limits_in_words
 from gateway.console.tenancy import Place, tenant_page
-from gateway.errors.service import ServiceError
 from gateway.models import APIKey
 from gateway.secrets import made_keys
 from gateway.services import keys

@@ -17,8 +17,8 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django_scopes import scope
 
+from base.units import format_credits
 from billing.selectors.balances import balance_of
-from billing.unit import format_credits
 from gateway.console.amounts import show_credits
 from gateway.edge.access import note_caller
 from gateway.models import Tenant, User

@@ -11,9 +11,9 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
+from base.units import format_credits
 from billing.models import UsageRecord
 from billing.selectors.usage import UsageSum, recent_usage, usage_by_day
-from billing.unit import format_credits
 from gateway.console import chart
 from gateway.console.chat import next_grant
 from gateway.console.key_forms import NewKeyForm

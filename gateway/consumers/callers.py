@@ -13,11 +13,11 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import parse_cookie
 
+from base.http.asgi import Scope, header_of
 from gateway.edge.access import address_of, bearer_of, missing_key, needed_scope, note_caller, require_use
 from gateway.edge.bounds import client_network
 from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Scope, header_of
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 

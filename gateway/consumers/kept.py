@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
+from base.http.asgi import Send, encode
+from base.http.sse import data_of, event
 from gateway.answering.response_events import Event
-from gateway.http.asgi import Send, encode
-from gateway.http.sse import data_of, event
 
 _HEAD = {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]}
 _ERROR = b"event: error\n"

@@ -14,7 +14,9 @@ from channels.consumer import AsyncConsumer
 from channels.exceptions import StopConsumer
 from django.conf import settings
 
-from billing.ids import moment_of, request_id_in, uuid7
+from base.http.asgi import ClientLeftError, Receive, Scope, Send
+from base.http.disconnect import watching
+from base.ids import moment_of, request_id_in, uuid7
 from gateway.answering.answer import Answering, failure_of, relay
 from gateway.answering.response_events import Event, ResponseEvents, unanswered
 from gateway.concurrency.caps import Cap
@@ -32,8 +34,6 @@ from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.counting import count
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
-from gateway.http.asgi import ClientLeftError, Receive, Scope, Send
-from gateway.http.disconnect import watching
 from gateway.logs import request_bound
 from gateway.models import Tenant
 from gateway.replay import answers

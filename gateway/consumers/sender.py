@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from base.http.asgi import Send, encode
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Send, encode
 from gateway.wire.errors import openai_error
 
 

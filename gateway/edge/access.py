@@ -8,10 +8,10 @@ from uuid import UUID
 
 from django.conf import settings
 
+from base.http.asgi import Scope, header_of
 from gateway.edge.bounds import client_network
 from gateway.edge.http import runtime_of
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Scope, header_of
 from gateway.runtime.batch_lines import PREFIX, line_in
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime

@@ -8,15 +8,16 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from billing.ids import uuid7
+from base import storage
+from base.errors import ServiceError
+from base.http.asgi import Receive, Scope, Send, send_json
+from base.ids import uuid7
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, require_method, runtime_of
 from gateway.edge.kept import take_request
 from gateway.edge.query import id_in
 from gateway.errors.refusal import Refusal
-from gateway.errors.service import ServiceError
-from gateway.files import selectors, storage
-from gateway.http.asgi import Receive, Scope, Send, send_json
+from gateway.files import selectors
 from gateway.models import StoredFile, Tenant
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime

@@ -6,13 +6,13 @@ from functools import partial
 from itertools import chain
 from uuid import UUID
 
+from base.http.asgi import Receive, Scope, Send, send_json
 from gateway.batches import selectors
 from gateway.delivery.delivery import delivering
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, require_method, runtime_of
 from gateway.edge.query import id_in, query_of
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Receive, Scope, Send, send_json
 from gateway.models import Batch
 from gateway.runtime.principal import Principal
 from gateway.services import batches as services

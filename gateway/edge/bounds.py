@@ -10,11 +10,11 @@ from functools import lru_cache
 import structlog
 from django.conf import settings
 
+from base.http.asgi import Application, ASGIMessage, Receive, Scope, Send, header_of
 from gateway.concurrency.caps import Cap
 from gateway.concurrency.patience import Patience
 from gateway.edge.http import uploads
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Application, ASGIMessage, Receive, Scope, Send, header_of
 
 MOST_STRANGERS = 8  # that the log tells of
 

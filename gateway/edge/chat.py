@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
+from base.http.asgi import Receive, Scope, Send, encode, header_of
+from base.http.disconnect import watching
+from base.http.sse import event
 from gateway.answering.answer import answer, failure_of
 from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
-from gateway.http.asgi import Receive, Scope, Send, encode, header_of
-from gateway.http.disconnect import watching
-from gateway.http.sse import event
 from gateway.wire.chat import (
     AnswerMessage,
     CalledFunction,

@@ -8,7 +8,10 @@ from types import MappingProxyType
 
 from msgspec import UNSET, UnsetType
 
-from billing.ids import uuid7
+from base.http.asgi import Receive, Scope, Send, encode, header_of
+from base.http.disconnect import watching
+from base.http.sse import event
+from base.ids import uuid7
 from gateway.answering.answer import answer, failure_of
 from gateway.answering.several import Several
 from gateway.delivery.outcome import Outcome
@@ -17,9 +20,6 @@ from gateway.edge.http import read_body, request_id_of, require_method, runtime_
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Answer, Change, Narrator, What
-from gateway.http.asgi import Receive, Scope, Send, encode, header_of
-from gateway.http.disconnect import watching
-from gateway.http.sse import event
 from gateway.wire.common import TASK_HEADER
 from gateway.wire.completions import Completion, CompletionChoice, CompletionRequest
 from gateway.wire.decode import decode

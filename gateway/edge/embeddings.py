@@ -6,13 +6,13 @@ import base64
 import math
 import struct
 
+from base.http.asgi import Receive, Scope, Send, header_of
+from base.http.disconnect import watching
 from gateway.answering.answer import answer_whole
 from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.generation.generation import Generation, start_generation
-from gateway.http.asgi import Receive, Scope, Send, header_of
-from gateway.http.disconnect import watching
 from gateway.wire.common import TASK_HEADER
 from gateway.wire.decode import decode
 from gateway.wire.embeddings import EmbeddingAnswer, EmbeddingItem, EmbeddingRequest

@@ -9,13 +9,14 @@ from typing import BinaryIO
 from urllib.parse import quote
 from uuid import UUID
 
+from base import storage
+from base.http.asgi import Receive, Scope, Send, header_of, raw_headers, send_json
 from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.edge.query import id_in, query_of
 from gateway.edge.uploads import upload
 from gateway.errors.refusal import Refusal
-from gateway.files import selectors, storage
-from gateway.http.asgi import Receive, Scope, Send, header_of, raw_headers, send_json
+from gateway.files import selectors
 from gateway.models import StoredFile
 from gateway.runtime.principal import Principal
 from gateway.services import files as services

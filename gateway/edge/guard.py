@@ -9,15 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from billing.ids import uuid7
-from gateway.concurrency.patience import Patience
-from gateway.edge.access import address_of, note_refusal
-from gateway.edge.bounds import client_network
-from gateway.edge.handshake import deny
-from gateway.edge.routes import NOWHERE, Route
-from gateway.errors.faults import refusal_of
-from gateway.errors.refusal import Refusal, internal_error
-from gateway.http.asgi import (
+from base.http.asgi import (
     Application,
     ASGIMessage,
     ClientLeftError,
@@ -29,6 +21,14 @@ from gateway.http.asgi import (
     raw_headers,
     send_json,
 )
+from base.ids import uuid7
+from gateway.concurrency.patience import Patience
+from gateway.edge.access import address_of, note_refusal
+from gateway.edge.bounds import client_network
+from gateway.edge.handshake import deny
+from gateway.edge.routes import NOWHERE, Route
+from gateway.errors.faults import refusal_of
+from gateway.errors.refusal import Refusal, internal_error
 from gateway.logs import request_bound
 from gateway.runtime import tracing
 from gateway.wire.errors import ANTHROPIC, ErrorBody, anthropic_error

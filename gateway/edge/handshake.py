@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from base.http.asgi import Send, encode, raw_headers
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Send, encode, raw_headers
 
 
 async def deny(send: Send, refusal: Refusal, error: object) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import cast
 from uuid import UUID
 
+from base.http.asgi import ASGIMessage, ClientLeftError, Receive, Scope, header_of
 from gateway.concurrency.caps import Cap
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import ASGIMessage, ClientLeftError, Receive, Scope, header_of
 from gateway.runtime.runtime import Runtime
 
 MOST_UPLOADED = 64 * 1024 * 1024

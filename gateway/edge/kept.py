@@ -9,15 +9,15 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
 from contextlib import aclosing
 
+from base.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes, send_json
+from base.http.disconnect import watching
+from base.http.sse import EventStream, event
 from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState, Take, Taken
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, request_id_of, runtime_of
 from gateway.errors.faults import READER_TOO_SLOW, refusal_of_limit
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes, send_json
-from gateway.http.disconnect import watching
-from gateway.http.sse import EventStream, event
 from gateway.replay.answers import Claim
 from gateway.replay.log import Batch, EventLog
 from gateway.replay.replays import Answer, KeptRequest

@@ -7,6 +7,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from base.http.asgi import Receive, Scope, Send, encode, header_of, send_json
+from base.http.disconnect import watching
+from base.http.sse import event
 from gateway.answering.answer import answer, failure_of
 from gateway.delivery.outcome import Outcome
 from gateway.edge.access import note_model, principal_of
@@ -14,9 +17,6 @@ from gateway.edge.http import read_body, request_id_of, require_method, runtime_
 from gateway.generation.counting import count
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Change, Item, ItemKind, Narrator, What
-from gateway.http.asgi import Receive, Scope, Send, encode, header_of, send_json
-from gateway.http.disconnect import watching
-from gateway.http.sse import event
 from gateway.wire.common import TASK_HEADER
 from gateway.wire.decode import decode
 from gateway.wire.demands import not_enforced_header

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from base.http.asgi import Receive, Scope, Send, header_of, send_json
 from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.edge.query import query_of
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Receive, Scope, Send, header_of, send_json
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.wire.errors import ANTHROPIC

@@ -12,11 +12,11 @@ from functools import partial
 from django.urls import URLPattern
 from django.utils.crypto import constant_time_compare
 
+from base.http.asgi import Receive, Scope, Send, header_of, send_bytes, send_json
 from gateway.edge.access import address_of, bearer_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.edge.routes import path
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Receive, Scope, Send, header_of, send_bytes, send_json
 from gateway.runtime.metrics import CONTENT_TYPE
 from gateway.runtime.readiness import operator_token
 

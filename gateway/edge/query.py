@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from gateway.http.asgi import Scope
+from base.http.asgi import Scope
 from gateway.wire.decode import decode, invalid, require_no_nul
 
 T = TypeVar("T", bound=msgspec.Struct)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from billing.ids import moment_of, uuid7
+from base.http.asgi import Receive, Scope, Send, encode, header_of, send_bytes, send_json
+from base.http.disconnect import watching
+from base.http.sse import event
+from base.ids import moment_of, uuid7
 from gateway.answering.answer import Answering, answer
 from gateway.answering.response_events import Event, ResponseEvents
 from gateway.delivery.delivery import delivering
@@ -16,9 +19,6 @@ from gateway.edge.kept import write_answer
 from gateway.generation.counting import count
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
-from gateway.http.asgi import Receive, Scope, Send, encode, header_of, send_bytes, send_json
-from gateway.http.disconnect import watching
-from gateway.http.sse import event
 from gateway.runtime.principal import Principal
 from gateway.stored import rows
 from gateway.stored.conversation import Earlier, owner_of, turns_before, with_items

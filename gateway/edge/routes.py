@@ -12,9 +12,9 @@ from django import urls
 from django.urls import URLPattern
 from django.urls.resolvers import RoutePattern
 
+from base.http.asgi import Application, Receive, Scope, Send
 from gateway.edge.compression import compressed
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Application, Receive, Scope, Send
 from gateway.services.scopes import Need
 from gateway.wire.errors import ErrorBody, openai_error
 

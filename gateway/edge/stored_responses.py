@@ -7,16 +7,16 @@ from uuid import UUID
 
 import msgspec
 
-from billing.ids import request_id_in
+from base.http.asgi import Receive, Scope, Send, encode, send_bytes, send_json
+from base.http.disconnect import watching
+from base.http.sse import EventStream, event
+from base.ids import request_id_in
 from gateway.answering.response_events import QUEUED_EVENTS, only_end
 from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.edge.kept import write_answer
 from gateway.edge.query import query_of
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Receive, Scope, Send, encode, send_bytes, send_json
-from gateway.http.disconnect import watching
-from gateway.http.sse import EventStream, event
 from gateway.models import StoredResponse
 from gateway.stored import rows
 from gateway.stored.conversation import items_of, owner_of, turns_of

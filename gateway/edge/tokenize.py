@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from base.http.asgi import Receive, Scope, Send, send_json
 from gateway.edge.access import note_model, principal_of
 from gateway.edge.http import read_body, request_id_of, require_method, runtime_of
 from gateway.generation.counting import text_of, tokens_of
-from gateway.http.asgi import Receive, Scope, Send, send_json
 from gateway.runtime.runtime import Runtime
 from gateway.wire.decode import decode
 from gateway.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest

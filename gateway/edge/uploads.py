@@ -12,18 +12,18 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 
-from billing.ids import uuid7
+from base import storage
+from base.database.threads import DatabaseThreads
+from base.http.asgi import ClientLeftError, Receive, Scope, Send, header_of, send_json
+from base.http.disconnect import watching
+from base.ids import uuid7
 from gateway.concurrency.caps import Cap
-from gateway.database.threads import DatabaseThreads
 from gateway.delivery.delivery import delivering
 from gateway.edge.bounds import allow_body
 from gateway.edge.http import request_id_of, runtime_of
 from gateway.edge.kept import check_key, digest_of, name_of, write_answer
 from gateway.errors.refusal import Refusal
-from gateway.files import storage
 from gateway.files.multipart import Form, too_large
-from gateway.http.asgi import ClientLeftError, Receive, Scope, Send, header_of, send_json
-from gateway.http.disconnect import watching
 from gateway.models import StoredFile
 from gateway.replay import answers
 from gateway.replay.answers import Claim

@@ -5,15 +5,15 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
-from billing.ids import request_id_in
+from base.http.asgi import Receive, Scope, Send, send_json
+from base.ids import request_id_in
+from base.units import format_credits
 from billing.models import Hold, UsageRecord
 from billing.selectors.prices import bill_of
 from billing.selectors.usage import hold_of, record_of
-from billing.unit import format_credits
 from gateway.edge.access import principal_of
 from gateway.edge.http import require_method, runtime_of
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Receive, Scope, Send, send_json
 from gateway.wire.usage import BillLine, CompletionDetails, InputDetails, RequestUsage, ResponseUsage, credits_text
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from base.errors import DatabaseBusyError
+from base.units import format_credits
 from billing.limits.headers import rate_headers, retry_after
 from billing.limits.types import Impossible, Limited
-from billing.unit import format_credits
 from billing.writer.operations import Refused
 from gateway.errors.refusal import Refusal
-from gateway.errors.service import DatabaseBusyError
 from inference.errors import EngineError, InvalidRequestError, LimitedError, OverloadedError
 from inference.types import EngineFault
 from routing.errors import RoutingError

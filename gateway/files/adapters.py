@@ -13,8 +13,8 @@ import structlog
 from django.conf import settings
 from django.core.files import File
 
-from gateway.files.storage import storage
-from gateway.home import is_forgotten
+from base.home import is_forgotten
+from base.storage import storage
 from inference.sources.adapters import CONFIG, WEIGHTS
 from routing.models import Adapter
 

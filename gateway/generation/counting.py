@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 from uuid import UUID
 
+from base.http.asgi import Headers
 from billing.limits.headers import rate_headers
 from billing.limits.types import Take, Taken
 from gateway.concurrency.caps import Cap
@@ -16,7 +17,6 @@ from gateway.generation import choosing
 from gateway.generation.admission import request_of
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Placement
-from gateway.http.asgi import Headers
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from inference.engine import Engine

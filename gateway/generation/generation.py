@@ -15,7 +15,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from billing.ids import moment_of
+from base.ids import moment_of
 from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState
 from billing.writer.operations import Release, Settle

@@ -22,14 +22,15 @@ from uuid import UUID
 
 import structlog
 
-from billing import clock, rating
+from base import clock
+from base.database.threads import DatabaseThreads
+from billing import rating
 from billing.models import Rate, RateCardVersion
 from billing.rating import CardPrices
 from billing.selectors.usage import Estimate, estimates_since
 from billing.services.holds import OrphanedHold, take_expired
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
-from gateway.database.threads import DatabaseThreads
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.settlement import closing, correction
 from gateway.replay.answers import closings_of

@@ -19,13 +19,14 @@ from django.db.migrations.executor import MigrationExecutor
 from django.utils import timezone
 from django_scopes import scopes_disabled
 
-from billing import clock, triggers
+from base import clock
+from base.home import is_disk_full, open_to_others
+from base.http.direct import open_directly
+from billing import triggers
 from billing.models import PlanVersion, RateCardVersion
 from billing.selectors.reconciliation import last_reconciliation
 from billing.selectors.usage import waits_since
 from billing.services.plans import latest_versions
-from gateway.home import is_disk_full, open_to_others
-from gateway.http.direct import open_directly
 from gateway.management.doctor_remote import remote_engines
 from gateway.management.ports import readiness_request
 from gateway.management.symptom import Symptom

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
+from base.sealing import SealError
 from gateway.management.symptom import Symptom
 from gateway.secrets.remote_engines import REMOTE
-from gateway.secrets.sealing import SealError
 from gateway.services.trials import Seen, look_at
 from inference.engine import EngineSpec
 from routing.models import Deployment

@@ -10,7 +10,7 @@ from time import monotonic
 import structlog
 from django.db import DatabaseError, connection
 
-from billing import clock
+from base import clock
 from billing.selectors.prices import prices_change_at
 from gateway.management.supervisor import Supervisor
 from gateway.models import CatalogueEpoch

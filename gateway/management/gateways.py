@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from django.conf import settings
 
-from gateway.home import runtime_directory
+from base.home import runtime_directory
 from gateway.management.ports import listen, port_problem
 from gateway.management.processes import ChildSpec
 from gateway.management.supervisor import Supervisor

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from base.heartbeat import REPLACES, VARIABLE
 from gateway.management.watchdog import Watchdog
-from gateway.runtime.heartbeat import REPLACES, VARIABLE
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4

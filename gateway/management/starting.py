@@ -8,7 +8,7 @@ import time
 import urllib.error
 from collections.abc import Callable, Collection
 
-from gateway.http.direct import open_directly
+from base.http.direct import open_directly
 from gateway.management.ports import readiness_request
 
 _REFUSED = ("model refused", "loading failed")

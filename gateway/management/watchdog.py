@@ -1,4 +1,4 @@
-"""Whether a process still makes progress, by the heartbeat file that it touches (`runtime/heartbeat.py`)."""
+"""Whether a process still makes progress, by the heartbeat file that it touches (`base/heartbeat.py`)."""
 
 from __future__ import annotations
 

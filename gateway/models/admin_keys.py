@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 from django.db import models
 from django.db.models.functions import Now
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.models.scoping import TenantManager
 from gateway.models.tenancy import Tenant, User
 

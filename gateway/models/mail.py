@@ -6,13 +6,13 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from billing.ids import uuid7
+from base.ids import uuid7
 
 
 class OutgoingMail(models.Model):
     """One mail to one address, written in the transaction of what it tells of and sent later.
 
-    Its text, which may hold a link that works by itself, is encrypted (`gateway.secrets.sealing`) and removed when it
+    Its text, which may hold a link that works by itself, is encrypted (`base.sealing`) and removed when it
     was sent or given up. Where it can't be read, its secret being another, the mail has failed and the text stays.
     """
 

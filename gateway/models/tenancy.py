@@ -10,7 +10,7 @@ from django.contrib.auth.models import PermissionsMixin
 from django.db import models, transaction
 from django.db.models.functions import Lower, Now
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.models.scoping import TenantManager
 
 

@@ -16,14 +16,14 @@ from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Least
 
-from billing import clock
+from base import clock
+from base.sealing import SealError, seal_bytes, unseal_bytes
 from billing.writer.operations import LEASE_SECONDS
 from gateway.delivery.delivery import Closings
 from gateway.errors.refusal import Refusal
 from gateway.models.kept import KeptAnswer
 from gateway.replay.log import Head
 from gateway.replay.room import ROOM
-from gateway.secrets.sealing import SealError, seal_bytes, unseal_bytes
 
 KEPT_FOR = timedelta(hours=24)
 LEASE = timedelta(seconds=LEASE_SECONDS)

@@ -14,11 +14,11 @@ from uuid import UUID
 
 import structlog
 
+from base.http.asgi import Application, ASGIMessage, ClientLeftError, Scope, encode
+from base.http.sse import event
 from gateway.delivery.delivery import Closings, Delivery, delivering
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
-from gateway.http.asgi import Application, ASGIMessage, ClientLeftError, Scope, encode
-from gateway.http.sse import event
 from gateway.replay.answers import Stored
 from gateway.replay.log import EventLog, Head, events_of
 
@@ -220,7 +220,7 @@ class Keeper:
 class _Client:
     """The client that a kept endpoint sees: it sent its whole body, and leaves when nobody wants the answer any more.
 
-    It is the request's `Connection` too (`gateway.http.disconnect`).
+    It is the request's `Connection` too (`base.http.disconnect`).
     """
 
     def __init__(self) -> None:

@@ -19,10 +19,10 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from base.sealing import SealError, seal_bytes, unseal_bytes
 from billing.limits.redis.store import PREFIX
 from gateway.errors.refusal import Refusal
 from gateway.replay.log import Batch, EventLog, Head
-from gateway.secrets.sealing import SealError, seal_bytes, unseal_bytes
 
 ALIVE_SECONDS = 600  # a stream of events in Redis without a new one, or whose gateway died, is gone after these
 ENDED_SECONDS = 60  # then everything is in the database

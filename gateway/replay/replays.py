@@ -13,12 +13,12 @@ import msgspec
 import structlog
 from django.db import Error as DatabaseError
 
+from base.database.threads import DatabaseThreads
+from base.errors import DatabaseBusyError
+from base.http.asgi import Application, Scope
 from gateway.concurrency.caps import Cap
-from gateway.database.threads import DatabaseThreads
 from gateway.delivery.delivery import Closings
 from gateway.errors.refusal import Refusal
-from gateway.errors.service import DatabaseBusyError
-from gateway.http.asgi import Application, Scope
 from gateway.replay import answers
 from gateway.replay.answers import Claim, Found, Stored
 from gateway.replay.follower import Follower

@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db.models import Count, Sum
 from django.db.models.functions import Length
 
-from billing import clock
+from base import clock
 from gateway.errors.refusal import Refusal
 from gateway.models.kept import KeptAnswer
 

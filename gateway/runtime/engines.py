@@ -8,7 +8,7 @@ from uuid import UUID
 
 import structlog
 
-from gateway.home import worker_endpoint
+from base.home import worker_endpoint
 from gateway.runtime.engine_entry import CHUNK_TOKENS, AdapterPlace, EngineEntry
 from gateway.runtime.flight import Flight
 from gateway.runtime.metrics import Metrics

@@ -21,8 +21,8 @@ from uuid import UUID
 import structlog
 from django.db import connection
 
-from billing import clock
-from gateway.database.bounded_connection import answered_within
+from base import clock
+from base.database.bounded_connection import answered_within
 
 INTERVAL = 0.5
 STALE_AFTER = 1.0

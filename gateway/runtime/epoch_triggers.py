@@ -14,7 +14,7 @@ from typing import Any
 from django.apps import apps
 from django.db import connection
 
-from billing.trigger_set import Trigger, TriggerSet
+from base.trigger_set import Trigger, TriggerSet
 
 EVENTS = ("insert", "update", "delete")
 

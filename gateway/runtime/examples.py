@@ -21,7 +21,7 @@ from uuid import UUID
 
 import structlog
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.runtime.engines import Engines
 from gateway.runtime.nearest import Numbers, nearest, unit
 from gateway.runtime.principal import LOWEST_BAND

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from billing import clock
+from base import clock
 from billing.models import Hold
 from billing.selectors.reconciliation import last_reconciliation
 from gateway.models import OutgoingMail, TaskState

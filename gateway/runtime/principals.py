@@ -16,12 +16,12 @@ import structlog
 from django.db.models import FilteredRelation, Q, QuerySet
 from django.utils import timezone
 
+from base.database.threads import DatabaseThreads
+from base.errors import DatabaseBusyError
 from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
-from gateway.database.threads import DatabaseThreads
 from gateway.errors.faults import access_changed, catalogue_unavailable
 from gateway.errors.refusal import Refusal
-from gateway.errors.service import DatabaseBusyError
 from gateway.models import APIKey, Membership, Project, Tenant
 from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal, models_of_key

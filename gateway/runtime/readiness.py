@@ -10,9 +10,9 @@ from django.conf import settings
 from django.db import connection
 from django.utils.crypto import salted_hmac
 
+from base.database.threads import DatabaseThreads
+from base.home import is_disk_full
 from billing import triggers
-from gateway.database.threads import DatabaseThreads
-from gateway.home import is_disk_full
 from gateway.runtime import epoch_triggers
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch

@@ -11,7 +11,7 @@ from uuid import UUID, uuid5
 from django.db import connection, transaction
 from django.utils import timezone
 
-from gateway.database.threads import DatabaseThreads
+from base.database.threads import DatabaseThreads
 from gateway.errors.refusal import Refusal
 from gateway.models import RefusalCount
 from gateway.runtime.metrics import Metrics

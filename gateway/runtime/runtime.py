@@ -11,13 +11,13 @@ from uuid import UUID
 import structlog
 from django.conf import settings
 
-from billing.ids import uuid7
+from base.database.threads import DatabaseThreads
+from base.ids import uuid7
 from billing.limits.types import RateStore
 from billing.writer.operations import Answer, Operation, Release, Settle
 from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.concurrency.pace import Pace
 from gateway.concurrency.turns import Turns, credit_key
-from gateway.database.threads import DatabaseThreads
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.replay.replays import Replays

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from billing import clock
+from base import clock
 from billing.models import PlanVersion
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at, prices_change_at

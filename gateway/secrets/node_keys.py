@@ -7,7 +7,7 @@ from pathlib import Path
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from gateway.environment import made_once
+from base.environment import made_once
 from inference.curve import WorkerKeys, new_pair, public_key_of
 
 

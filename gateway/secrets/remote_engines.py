@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from django.conf import settings
 
-from gateway.secrets.sealing import unseal
+from base.sealing import unseal
 from inference.engine import Engine, EngineSpec
 from inference.open import open_engine
 

@@ -12,9 +12,9 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 
-from billing.ids import uuid7
+from base.http.asgi import Application, ASGIMessage, Receive, Scope, Send, encode
+from base.ids import uuid7
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import Application, ASGIMessage, Receive, Scope, Send, encode
 from gateway.runtime.runtime import Runtime
 from gateway.server.bounds import Listener
 from gateway.server.transport import LingeringTransport

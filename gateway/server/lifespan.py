@@ -6,9 +6,9 @@ import os
 
 import structlog
 
+from base.heartbeat import REPLACES
+from base.http.asgi import Receive, Scope, Send
 from gateway.bootstrap import open_runtime
-from gateway.http.asgi import Receive, Scope, Send
-from gateway.runtime.heartbeat import REPLACES
 from gateway.runtime.runtime import Runtime
 
 CONNECT_SECONDS = 10.0

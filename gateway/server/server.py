@@ -14,8 +14,8 @@ import uvicorn
 from django.conf import settings
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from base.http.asgi import Application
 from gateway.errors.faults import draining
-from gateway.http.asgi import Application
 from gateway.runtime.runtime import Runtime
 from gateway.server.bounds import Addresses, Bounds, Listener
 from gateway.server.http import BoundedHTTP

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from gateway.http.asgi import ASGIMessage
+from base.http.asgi import ASGIMessage
 from gateway.server.bounds import Listener
 
 

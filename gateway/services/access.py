@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.db.models import QuerySet
 
-from gateway.errors.service import RoleError
+from base.errors import RoleError
 from gateway.models import AdminAPIKey, APIKey, Membership, Tenant, User
 from gateway.services.scopes import MANAGEMENT
 

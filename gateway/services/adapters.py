@@ -17,9 +17,9 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Q, Sum
 
+from base.errors import ServiceError
 from billing.models import PlanVersion, Subscription
 from billing.services import cards
-from gateway.errors.service import ServiceError
 from gateway.files import adapters as files
 from gateway.models import Tenant
 from inference.errors import ModelRefusedError

@@ -12,8 +12,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from base.errors import ServiceError
 from gateway.audit.trail import record
-from gateway.errors.service import ServiceError
 from gateway.models import AdminAPIKey, Tenant, User
 from gateway.services.access import hold_role
 from gateway.services.keys import SECRET_PREFIX, digest_of, old_digests_of

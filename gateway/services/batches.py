@@ -9,7 +9,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 
-from billing import clock
+from base import clock
 from gateway.errors.refusal import Refusal
 from gateway.models import Batch, BatchLine, StoredFile, Tenant
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.home import worker_endpoint
+from base.home import worker_endpoint
 from inference.engine import Engine, EngineSpec
 from inference.open import open_engine
 from inference.types import LOADING, EngineInfo, Health

@@ -13,10 +13,9 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from billing import clock
+from base import clock, storage
 from billing.services.sweeps import Sweep
 from gateway.errors.refusal import Refusal
-from gateway.files import storage
 from gateway.files.selectors import taken
 from gateway.models import Batch, StoredFile, Tenant
 

@@ -17,8 +17,8 @@ from django.db.models import Q, QuerySet
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from base.errors import RoleError, ServiceError
 from gateway.audit.trail import record
-from gateway.errors.service import RoleError, ServiceError
 from gateway.models import APIKey, Project, Tenant, User
 from gateway.services.access import hold_role
 from gateway.services.restrictions import Restrictions

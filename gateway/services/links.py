@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.models import SignInLink, User
 from gateway.services.tokens import new_token, token_digest, token_digests
 

@@ -15,9 +15,9 @@ from typing import Any
 from django.conf import settings
 from django.db import transaction
 
+from base.errors import ServiceError
+from base.home import as_meant, as_stored
 from billing.services import cards
-from gateway.errors.service import ServiceError
-from gateway.home import as_meant, as_stored
 from gateway.services.adapters import add_adapter_folder, require_no_adapter
 from gateway.services.worker_environment import fetch_environment
 from gateway.services.worker_specs import WorkerSpecError, engine_config

@@ -14,9 +14,9 @@ from smtplib import SMTPRecipientsRefused
 from django.core.mail import send_mail
 from django.db.models import F
 
-from billing import clock
+from base import clock
+from base.sealing import SealError, seal, unseal
 from gateway.models import OutgoingMail
-from gateway.secrets.sealing import SealError, seal, unseal
 
 logger = logging.getLogger("sluice.jobs")
 

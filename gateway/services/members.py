@@ -14,8 +14,8 @@ from django.forms import ValidationError
 from django.urls import reverse
 from django.utils import timezone
 
+from base.errors import ServiceError
 from gateway.audit.trail import record
-from gateway.errors.service import ServiceError
 from gateway.models import AdminAPIKey, APIKey, Invitation, Membership, Tenant, User
 from gateway.services.access import CAPABILITIES
 from gateway.services.admin_keys import revoke_admin_keys_of

@@ -10,7 +10,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db import transaction
 
-from gateway.home import OF_HOME, name_below
+from base.home import OF_HOME, name_below
 from gateway.services.local_models import FIRST_MODELS
 from gateway.services.worker_specs import with_cache
 from routing.models import Deployment, Node

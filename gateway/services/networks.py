@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterable
 from functools import lru_cache
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from billing import clock
-from gateway.errors.service import ServiceError
+from base import clock
+from base.errors import ServiceError
 from gateway.secrets.node_keys import make_keys
 from routing.models import Node
 from routing.services.catalogue import LOCAL

@@ -15,7 +15,7 @@ from django.forms import ValidationError
 from django.urls import reverse
 from django.utils.crypto import constant_time_compare
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.models import User
 from gateway.services.links import stamps
 from gateway.services.mail import queue_mail

@@ -10,13 +10,13 @@ from typing import Any
 from django.db import transaction
 from django.views.decorators.debug import sensitive_variables
 
-from billing import clock
+from base import clock
+from base.errors import ServiceError
+from base.sealing import SealError, resealed, seal
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from billing.services import cards
-from gateway.errors.service import ServiceError
 from gateway.secrets.remote_engines import REMOTE
-from gateway.secrets.sealing import SealError, resealed, seal
 from gateway.services.adapters import require_no_adapter
 from gateway.services.trials import Tried, try_remote
 from inference.engine import EngineSpec

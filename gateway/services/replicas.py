@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from routing.models import Deployment, Node, Replica
 from routing.services.catalogue import LOCAL, node_named
 

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from base.errors import ServiceError
 from billing.models import Wallet
 from billing.services.budgets import SpendLimits, limits_of, set_budget
 from billing.services.plans import latest_versions
 from gateway.audit.trail import record
-from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Project
 from gateway.services.networks import parsed_networks
 from routing.services.catalogue import models_seen

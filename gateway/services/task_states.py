@@ -10,7 +10,7 @@ from contextlib import suppress
 from django.db import DatabaseError
 from django.db.models import F
 
-from billing import clock
+from base import clock
 from gateway.models import TaskState
 
 SUCCESS_SECONDS = 15.0

@@ -10,9 +10,9 @@ from django.db.models import Q, TextChoices
 from django.utils import timezone
 from django.utils.text import slugify
 
+from base.errors import ServiceError
 from billing.models import Hold, Plan, Subscription, Wallet
 from billing.services import plans, wallets
-from gateway.errors.service import ServiceError
 from gateway.models import APIKey, Invitation, Membership, Project, Tenant
 from gateway.services import members
 

@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass
 from uuid import uuid4
 
+from base.errors import ServiceError
+from base.sealing import SealError
+from base.units import format_credits
 from billing import rating
 from billing.rating import CardPrices
-from billing.unit import format_credits
-from gateway.errors.service import ServiceError
 from gateway.secrets.remote_engines import open_deployment
-from gateway.secrets.sealing import SealError
 from inference.engine import Engine, EngineSpec
 from inference.errors import EngineError
 from inference.messages import Message

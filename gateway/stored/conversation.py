@@ -9,8 +9,8 @@ from uuid import UUID
 import msgspec
 from django.conf import settings
 
-from billing.ids import request_id_in
-from gateway.database.threads import DatabaseThreads
+from base.database.threads import DatabaseThreads
+from base.ids import request_id_in
 from gateway.errors.refusal import Refusal
 from gateway.models import StoredResponse
 from gateway.runtime.principal import Principal

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 
-from billing.ids import request_id_in
+from base.ids import request_id_in
 from gateway.wire.decode import decode
 from inference.messages import Image, Message, Reasoning, ToolCall, ToolResult
 

@@ -15,7 +15,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 from django.utils import timezone
 
-from billing import clock
+from base import clock
 from billing.services.sweeps import Sweep
 from billing.writer.operations import LEASE_SECONDS
 from gateway.models import StoredResponse

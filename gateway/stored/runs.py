@@ -12,7 +12,10 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from billing.ids import uuid7
+from base.http.asgi import ClientLeftError, Receive, Scope, Send, encode
+from base.http.disconnect import watching
+from base.http.sse import data_of, event
+from base.ids import uuid7
 from gateway.answering.answer import relay
 from gateway.answering.response_events import Event, ResponseEvents, only_end, queued
 from gateway.delivery.delivery import Delivery, delivering
@@ -21,9 +24,6 @@ from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import internal_error
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.intent import Intent
-from gateway.http.asgi import ClientLeftError, Receive, Scope, Send, encode
-from gateway.http.disconnect import watching
-from gateway.http.sse import data_of, event
 from gateway.replay import answers
 from gateway.replay.answers import Claim
 from gateway.replay.keeper import answer_lost

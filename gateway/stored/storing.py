@@ -9,15 +9,15 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from billing.ids import request_id_in
+from base.database.threads import DatabaseThreads
+from base.http.asgi import encode
+from base.ids import request_id_in
 from gateway.answering.response_events import ResponseEvents
-from gateway.database.threads import DatabaseThreads
 from gateway.delivery.delivery import delivering
 from gateway.delivery.outcome import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent
 from gateway.generation.generation import Generation
-from gateway.http.asgi import encode
 from gateway.models import Tenant
 from gateway.runtime.principal import Principal
 from gateway.stored import rows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django import template
 
-from billing.unit import format_credits
+from base.units import format_credits
 from gateway.console.amounts import show_charge, show_credits
 
 register = template.Library()

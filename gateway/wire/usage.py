@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from billing.unit import format_credits
+from base.units import format_credits
 from inference.types import Usage
 
 Pending = Literal["pending"] | UnsetType

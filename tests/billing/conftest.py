@@ -9,8 +9,8 @@ import pytest
 from django.db.models import F
 from django.utils import timezone
 
-from billing import clock as database_clock
-from billing.ids import day_of, uuid7
+from base import clock as database_clock
+from base.ids import day_of, uuid7
 from billing.models import CreditGrant, Hold, UsageRecord, Wallet
 from billing.services import credits, wallets
 from billing.writer.apply import apply_now

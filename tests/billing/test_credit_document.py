@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from django.utils import timezone
 
+from base.units import MICRO, format_credits
 from billing import rating
 from billing.models import CreditGrant, LedgerTransfer
 from billing.selectors.usage import record_of
 from billing.services import cards, credits
-from billing.unit import MICRO, format_credits
 from billing.writer.apply import apply_now
 from billing.writer.operations import Settle, TrueUp
 from gateway.edge.usage import usage_of_request

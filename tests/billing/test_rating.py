@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from base.units import format_credits, parse_credits
 from billing import rating
 from billing.rating import CardPrices, CardPricesError, charge, output_tokens_for, shares
-from billing.unit import format_credits, parse_credits
 
 CARD = UUID(int=1)
 tokens = st.integers(0, 3_000_000)

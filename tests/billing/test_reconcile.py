@@ -8,8 +8,8 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
+from base.ids import uuid7
 from billing import reconcile, triggers
-from billing.ids import uuid7
 from billing.models import (
     Budget,
     CreditGrant,

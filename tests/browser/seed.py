@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from base.units import MICRO
 from billing.models import CreditGrant, Plan, Wallet
 from billing.services import cards, credits, plans, wallets
-from billing.unit import MICRO
 from gateway.models import Membership, Project, Tenant, User
 from gateway.services.links import mint_link
 from routing.models import PublicModel, RouteRule, RouteTarget

@@ -88,7 +88,7 @@ ALONE = """
 import asyncio, sys, django
 django.setup()
 from gateway.generation.generation import start_generation
-from billing.ids import uuid7
+from base.ids import uuid7
 from routing import hook
 from tests.gateway.generation.test_choosing import LABELS, REST, ask, make_auto, step
 

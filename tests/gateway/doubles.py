@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.limits.memory import MemoryRateStore
 from billing.limits.types import Bucket
 from billing.rating import CardPrices

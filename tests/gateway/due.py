@@ -10,9 +10,10 @@ from pathlib import Path
 from django.conf import settings
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base import storage
+from base.ids import uuid7
 from gateway.batches.sending import Reply
-from gateway.files import adapters, storage
+from gateway.files import adapters
 from gateway.models import Batch, BatchLine, KeptAnswer, StoredFile, StoredResponse
 from gateway.services.batches import new_batch
 from routing.models import Adapter, PublicModel

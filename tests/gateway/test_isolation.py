@@ -15,7 +15,7 @@ from django.forms.models import model_to_dict
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
-from billing.ids import day_of, uuid7
+from base.ids import day_of, uuid7
 from billing.models import CreditGrant, UsageRecord, UsageRollup, Wallet
 from billing.services import credits as credit_services
 from gateway.models import APIKey, Batch, Membership, Project, StoredFile, Tenant

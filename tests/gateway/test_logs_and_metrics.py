@@ -12,7 +12,7 @@ import structlog
 from django.core.exceptions import PermissionDenied
 from django.test import Client, RequestFactory
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.edge.access import note_caller
 from gateway.edge.guard import guarded
 from gateway.generation.generation import start_generation

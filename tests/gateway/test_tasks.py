@@ -18,8 +18,8 @@ from django.db import connection
 from django.db.models import Count, Sum
 from django.utils import timezone
 
+from base.ids import uuid7
 from billing import reconcile
-from billing.ids import uuid7
 from billing.jobs import Job
 from billing.models import (
     CreditGrant,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway import home
+from base import home
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULTS = dict(re.findall(r"^\| `([A-Z_]+)` \| (?:`([^`]*)`)?", (ROOT / "docs/settings.md").read_text(), re.MULTILINE))

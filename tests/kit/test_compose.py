@@ -16,9 +16,9 @@ import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
 
+from base.heartbeat import REPLACES, VARIABLE
+from base.http.direct import open_directly
 from gateway.backup.secrets import EFFECTIVE
-from gateway.http.direct import open_directly
-from gateway.runtime.heartbeat import REPLACES, VARIABLE
 from tests.services.proxies import Scripted, caddy, caddyfile
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -32,8 +32,9 @@ from django.db.models import Sum  # noqa: E402
 from django.utils import timezone  # noqa: E402
 
 import manage as command_line  # noqa: E402
-from billing import clock  # noqa: E402
-from billing.ids import day_of, uuid7  # noqa: E402
+from base import clock  # noqa: E402
+from base.ids import day_of, uuid7  # noqa: E402
+from base.storage import read  # noqa: E402
 from billing.limits.redis.store import PREFIX  # noqa: E402
 from billing.models import (  # noqa: E402
     CreditGrant,
@@ -47,7 +48,6 @@ from billing.models import (  # noqa: E402
 from billing.rating import charge  # noqa: E402
 from billing.selectors.prices import prices_at  # noqa: E402
 from billing.services import cards, credits, plans, wallets  # noqa: E402
-from gateway.files.storage import read  # noqa: E402
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id  # noqa: E402
 from gateway.models import CatalogueEpoch, Project, Tenant, User  # noqa: E402
 from gateway.services.adapters import add_adapter_folder  # noqa: E402

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from billing import clock
-from billing.sql import load
+from base import clock
+from base.sql import load
 from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Changes
 from billing.writer.view import (

@@ -1,5 +1,5 @@
 -- The writer on PostgreSQL. Sets travel as array literals; locks are taken in this order: wallets by id, holds by id.
--- Grants need no lock of their own: whoever changes them holds their wallet's. The clock (billing/clock.py) is read after
+-- Grants need no lock of their own: whoever changes them holds their wallet's. The clock (base/clock.py) is read after
 -- the wallets' locks, so that it is later than any change that they waited for.
 
 -- name: begin

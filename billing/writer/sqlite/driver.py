@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from billing.clock import parsed
+from base.clock import parsed
 from billing.writer.decide import decide
 from billing.writer.errors import BusyError
 from billing.writer.known import KnownWallets

@@ -12,8 +12,8 @@ from uuid import UUID
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from base.units import MICRO
 from billing.selectors.usage import HourSum, usage_by_hour
-from billing.unit import MICRO
 from gateway.api.organization.base import Body, OrganizationView, identifier
 from gateway.errors.refusal import Refusal
 from routing.models import PublicModel

@@ -14,13 +14,13 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from base.heartbeat import VARIABLE
 from gateway.logs import background, configure_logs
 from gateway.management.doctor import database_problem
 from gateway.management.ports import port_problem
 from gateway.management.supervisor import FATAL
 from gateway.runtime.address import address_of, address_of_sockets, announced
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from gateway.runtime.heartbeat import VARIABLE
 
 
 class Command(BaseCommand):

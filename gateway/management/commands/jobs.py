@@ -14,10 +14,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError
 
+from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
 from gateway.management.doctor import database_problem
 from gateway.management.loop import Loop
-from gateway.runtime.heartbeat import touch_heartbeat
 from gateway.runtime.jobs_lock import JobsLock, JobsLockedError
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for

@@ -11,8 +11,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.errors.service import ServiceError
-from gateway.home import as_meant
+from base.errors import ServiceError
+from base.home import as_meant
 from gateway.models import Tenant
 from gateway.services.adapters import add_adapter_folder, remove_adapter
 from gateway.services.engine_states import EngineState, wait_for_adapter, wait_until_loaded

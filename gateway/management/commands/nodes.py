@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.secrets.node_keys import key_file
 from gateway.services.nodes import add_node, remove_node, renew_keys
 from routing.models import Node

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.management.steps import Steps
 from gateway.management.welcome import told, welcome
 from gateway.runtime.address import address_of, usual_address

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.services.replicas import add_replica, is_here, remove_replica
 from gateway.services.worker_specs import WorkerSpecError, save_spec, worker_spec
 from routing.models import Deployment

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
-from gateway.home import runtime_directory
+from base.home import runtime_directory
 from gateway.logs import configure_logs
 from gateway.management.doctor import database_problem
 from gateway.management.following import Following

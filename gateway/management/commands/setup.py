@@ -9,9 +9,9 @@ from typing import Any
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 
+from base.home import close_to_others
 from billing.services import cards, plans
 from gateway.backup import former_migrations
-from gateway.home import close_to_others
 from gateway.management.steps import Steps
 from gateway.services import mail, moved_home, remote_models, roles
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from base.database.threads import DatabaseThreads
 from billing.writer.apply import apply_now
 from billing.writer.operations import Answer, Release, Settle, TrueUp
-from gateway.database.threads import DatabaseThreads
 from gateway.generation.sweep import Sweep
 from gateway.runtime.engines import Engines
 from gateway.runtime.metrics import Metrics

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from gateway.home import runtime_directory
+from base.home import runtime_directory
 from gateway.management.following import CHILD, Following
 from gateway.management.processes import ChildSpec, hide_environment
 from gateway.management.supervisor import Supervisor

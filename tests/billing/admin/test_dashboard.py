@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from base.units import MICRO
 from billing.admin import dashboard
 from billing.models import UsageDay
-from billing.unit import MICRO
 
 pytestmark = pytest.mark.django_db
 

@@ -7,10 +7,10 @@ from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 from django.utils import timezone
 
+from base.units import MICRO
 from billing.models import CreditGrant, LedgerTransfer, Plan, PlanVersion, RateCard, RateCardVersion, Subscription
 from billing.selectors.prices import prices_at
 from billing.services import cards, plans
-from billing.unit import MICRO
 from routing.models import PublicModel
 from tests.billing.books import assert_books_balance
 

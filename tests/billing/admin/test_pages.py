@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import (
     CreditGrant,
     Hold,

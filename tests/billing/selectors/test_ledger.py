@@ -4,7 +4,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.selectors.ledger import LedgerCursor, ledger_of
 from billing.services import credits
 

@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import OutboxEvent
 from billing.selectors.usage import models_since, recent_usage, record_of, usage_by_day, usage_of_all
 from billing.services import rollups

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from django.db import connection
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import OutboxEvent, UsageDay, UsageRollup
 from billing.services import rollups
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.services import credits, wallets
 from billing.writer import WriterError

@@ -12,8 +12,8 @@ from django.db import connection
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from base.ids import uuid7
 from billing import reconcile, triggers
-from billing.ids import uuid7
 from billing.models import Budget, Hold, UsageRecord, Wallet
 from billing.services import budgets
 from billing.writer import open_writer

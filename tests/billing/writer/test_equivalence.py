@@ -12,8 +12,8 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from base.ids import uuid7
 from billing import reconcile
-from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer.apply import apply_now, groups_of_distinct
 from billing.writer.operations import Extend, Release, Renew, Repin, Reserve, Settle, TrueUp

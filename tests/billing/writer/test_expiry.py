@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.writer.decide import decide
 from billing.writer.operations import ExpireGrants, Extend, Held, Release, Repin, Reserve, Settle, Stale, TrueUp
 from billing.writer.view import (

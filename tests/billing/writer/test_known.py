@@ -10,8 +10,8 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from base.ids import uuid7
 from billing import reconcile
-from billing.ids import uuid7
 from billing.models import CreditGrant, Hold, UsageRecord, Wallet
 from billing.writer.apply import apply_now
 from billing.writer.changes import Changes

@@ -10,7 +10,8 @@ import pytest
 from django.db import connection, connections
 from django.utils import timezone
 
-from billing import clock, reconcile
+from base import clock
+from billing import reconcile
 from billing.models import CreditGrant, Plan, PlanVersion, Wallet
 from billing.services import plans
 from billing.writer import open_writer

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.selectors.usage import Estimate, estimates_since
 from billing.services import credits

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 from django.db import connection
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import Budget, CreditGrant, Wallet
 from billing.services import budgets, credits, wallets
 from billing.writer import Writer, open_writer

@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group
 from django.core.management import call_command
 from django.test import Client
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.models import Membership, User
 from gateway.services import members, people
 from tests.gateway.post import link_in, move, sent_mail

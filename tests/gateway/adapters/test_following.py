@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.files.storage import storage
+from base.storage import storage
 from gateway.management import following as module
 from gateway.management.following import RETRY_SECONDS, Following
 from gateway.services.adapters import add_adapter_folder

@@ -7,9 +7,9 @@ import threading
 import pytest
 from django.db import transaction
 
+from base.errors import ServiceError
+from base.storage import storage
 from billing.services import cards, plans
-from gateway.errors.service import ServiceError
-from gateway.files.storage import storage
 from gateway.services.adapters import add_adapter_folder, remove_adapter
 from routing.models import Adapter
 from routing.services.catalogue import add_model

@@ -19,10 +19,10 @@ from django.test import Client
 from django.utils import timezone
 from structlog.testing import capture_logs
 
+from base.errors import ServiceError
+from base.storage import storage
 from billing.services import cards, plans
-from gateway.errors.service import ServiceError
 from gateway.files import adapters as files
-from gateway.files.storage import storage
 from gateway.models import CatalogueEpoch, Project
 from gateway.services import worker_specs
 from gateway.services.adapters import adapters_of, add_adapter_folder, remove_adapter

@@ -11,7 +11,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards, plans
 from billing.services.reconciliation import reconcile_if_due

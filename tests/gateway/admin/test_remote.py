@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from base.sealing import unseal
 from gateway.models import User
-from gateway.secrets.sealing import unseal
 from routing.models import Deployment
 from tests.upstream import MODEL, Upstream, serving_in_thread
 

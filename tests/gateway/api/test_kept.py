@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from base.sealing import unseal_bytes
 from gateway.models import APIKey, KeptAnswer
-from gateway.secrets.sealing import unseal_bytes
 from gateway.services import admin_keys, keys
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from base.errors import RoleError
 from billing.models import Budget
 from billing.services.budgets import SpendLimits
-from gateway.errors.service import RoleError
 from gateway.models import APIKey, AuditEvent, Membership, User
 from gateway.runtime.principals import load_by_key
 from gateway.services import admin_keys, keys, members

@@ -9,9 +9,10 @@ import pytest
 from django.utils import timezone
 from django_scopes import scopes_disabled
 
+from base import storage
 from gateway.backup import files
 from gateway.backup.archive import BackupError
-from gateway.files import adapters, storage
+from gateway.files import adapters
 from gateway.models import Project, StoredFile, Tenant
 from routing.models import Adapter, PublicModel
 

@@ -9,9 +9,9 @@ import time
 import pytest
 from django.core.management import call_command
 
+from base.home import FORGOTTEN_SECONDS
 from gateway.backup import service, sqlite
 from gateway.backup.work_folder import BACKUP, RESTORE, work_folder
-from gateway.home import FORGOTTEN_SECONDS
 
 
 @pytest.fixture(autouse=True)

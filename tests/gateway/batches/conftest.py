@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 from django.db import connections
 
+from base import storage
 from billing.models import UsageRecord
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
-from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.batches import add_batch, new_batch
 from gateway.services.files import begin_file, finish_file

@@ -12,8 +12,8 @@ import pytest
 from django.core import signing
 from django.db import connections
 
-from billing import clock
-from billing.ids import uuid7
+from base import clock
+from base.ids import uuid7
 from billing.models import UsageRecord
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in

@@ -13,15 +13,14 @@ import pytest
 from django.db import OperationalError
 from django.db.models import F
 
-from billing import clock
-from billing.ids import uuid7
+from base import clock, storage
+from base.ids import uuid7
 from gateway.batches import outcomes, results
 from gateway.batches.driver import CLAIM, Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.sending import NotSentError, Reply, UnknownError, gateway_address
 from gateway.batches.work import Work
-from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.replay import answers
 from gateway.replay.log import Head

@@ -8,13 +8,12 @@ from datetime import timedelta
 
 import pytest
 
-from billing import clock
+from base import clock, storage
 from gateway.batches import intake, lines
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.work import LEASE, work_on
 from gateway.errors.refusal import Refusal
-from gateway.files import storage
 from gateway.models import Batch, BatchLine, StoredFile
 from gateway.services.batches import cancel_batch
 from gateway.services.files import delete_file

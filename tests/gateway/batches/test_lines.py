@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.rating import CardPrices, charge
 from billing.writer.operations import Repin, Reserve, Settle
 from gateway.edge.access import require_use

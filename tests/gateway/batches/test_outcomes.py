@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.batches import outcomes
 from gateway.batches.outcomes import InputError, outcome_of
 from gateway.batches.sending import NotSentError, Reply, UnknownError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from billing.ids import day_of, uuid7
+from base.ids import day_of, uuid7
 from billing.models import UsageRecord, UsageRollup, Wallet
 from billing.services.rollups import hour_of
 from gateway.models import Membership, User

@@ -11,10 +11,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base import storage
+from base.ids import uuid7
 from gateway.console.urls import urlpatterns
 from gateway.edge.routes import NEAR_THE_API
-from gateway.files import storage
 from gateway.models import Batch, StoredFile
 
 pytestmark = pytest.mark.django_db

@@ -8,9 +8,9 @@ import re
 import pytest
 from django.test import Client
 
+from base.units import MICRO
 from billing.models import PlanVersion, Wallet
 from billing.services import plans
-from billing.unit import MICRO
 from gateway.models import Membership, Project, Tenant, User
 from routing.services.catalogue import add_model
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from django.utils import timezone
 
+from base.units import MICRO
 from billing.selectors.prices import prices_at
 from billing.services import cards, plans
-from billing.unit import MICRO
 from gateway.console.catalogue import ModelLine
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.engines import Engines

@@ -10,11 +10,11 @@ from datetime import date, timedelta
 import pytest
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
+from base.units import MICRO
 from billing.models import Wallet
 from billing.selectors.usage import UsageSum
 from billing.services import cards, plans
-from billing.unit import MICRO
 from gateway.console import chart
 from gateway.console.amounts import show_charge, show_credits
 from gateway.console.refusals import error_rate

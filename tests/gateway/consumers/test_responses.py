@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.limits.types import Bucket
 from gateway.concurrency.caps import Cap
 from gateway.consumers import responses

@@ -8,12 +8,12 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.core.handlers.asgi import ASGIHandler
 
+from base.http.asgi import send_json
 from gateway import logs
 from gateway.edge import guard
 from gateway.edge.access import note_caller, principal_of
 from gateway.edge.routes import Route
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import send_json
 from gateway.services.scopes import MODELS
 from tests.gateway.conftest import make_party
 from tests.gateway.world import in_database

@@ -8,10 +8,10 @@ import openai
 import pytest
 from channels.routing import URLRouter
 
+from base.errors import DatabaseBusyError
 from gateway.edge.guard import guarded
 from gateway.edge.routes import path
 from gateway.errors.refusal import Refusal
-from gateway.errors.service import DatabaseBusyError
 from gateway.server import lifespan as lifespan_module
 from inference.errors import OverloadedError
 from routing.errors import RoutingError

@@ -9,13 +9,13 @@ import pytest
 import structlog
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from base.http.asgi import send_json
 from gateway.concurrency.patience import BURST, Patience
 from gateway.edge import bounds, guard
 from gateway.edge.access import note_caller
 from gateway.edge.guard import guarded
 from gateway.edge.http import uploads
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import send_json
 from tests.gateway.concurrency.test_pace import Clock
 from tests.gateway.edge.client import Exchange, ask, assert_error
 

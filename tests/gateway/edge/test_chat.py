@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from base.http import sse
 from billing.limits.types import Bucket
 from gateway.generation import settlement
 from gateway.generation.admission import request_of
-from gateway.http import sse
 from inference.messages import Message
 from inference.types import Delta, EngineFault, Finished, FinishReason, Started, Usage
 from tests.gateway.edge.client import Exchange, ask, assert_error

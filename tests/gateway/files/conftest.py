@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.database.threads import DatabaseThreads
+from base.database.threads import DatabaseThreads
 from gateway.models import Project, Tenant
 from tests.gateway.edge.world import KEY, make_world
 from tests.gateway.world import in_database

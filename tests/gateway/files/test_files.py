@@ -12,8 +12,8 @@ from django.db import connection
 from django.utils import timezone
 from structlog.testing import capture_logs
 
-from billing.ids import uuid7
-from gateway.files import storage
+from base import storage
+from base.ids import uuid7
 from gateway.files.selectors import taken
 from gateway.models import Batch, StoredFile
 from gateway.services import files as services

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
 from gateway.runtime import engine_entry

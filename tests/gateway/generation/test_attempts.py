@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.rating import charge
 from billing.writer.operations import Extend, Release, Settle
 from gateway.errors.refusal import Refusal

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from asgiref.sync import sync_to_async
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.generation import choosing, dry_run
 from gateway.generation.choosing import COMPARED_CHARACTERS
 from gateway.generation.counting import count

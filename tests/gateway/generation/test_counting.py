@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.limits.types import Bucket
 from gateway.errors.refusal import Refusal
 from gateway.generation.counting import MOST_AT_ONCE, count, counting

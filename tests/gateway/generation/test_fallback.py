@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Refused, Release, Repin, Reserve, Settle

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.limits.types import Bucket, Lease, Taken
 from billing.rating import CardPrices, charge
 from billing.writer.errors import WriterBusyError, WriterError

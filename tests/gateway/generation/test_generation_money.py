@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings
 from django.db.models import F
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import Hold, Wallet
 from billing.rating import charge
 from billing.services import cards

@@ -8,7 +8,7 @@ from unittest.mock import AsyncMock
 import msgspec
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.writer.operations import Settle
 from desk.reader import NOT_ENGLISH
 from gateway.errors.refusal import Refusal

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.writer.errors import WriterError
 from billing.writer.operations import Release, Renew
 from gateway.generation import leases

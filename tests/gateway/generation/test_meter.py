@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from base.ids import uuid7
 from billing import rating
-from billing.ids import uuid7
 from billing.rating import CardPrices, charge
 from gateway.generation.meter import HoldRequest, Meter
 from inference.types import Usage

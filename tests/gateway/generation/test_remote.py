@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 from django.db.models import F
 
-from billing.ids import uuid7
+from base.database.threads import DatabaseThreads
+from base.ids import uuid7
 from billing.models import Hold, RateCardVersion, UsageRecord, Wallet
 from billing.rating import charge
 from billing.services.cards import publish
 from billing.writer.apply import apply_now
 from billing.writer.operations import Renew, Reserve
-from gateway.database.threads import DatabaseThreads
 from gateway.generation.sweep import Sweep
 from gateway.runtime.breaker import FAILURES
 from routing.services.catalogue import add_model

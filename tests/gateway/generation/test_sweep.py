@@ -16,15 +16,15 @@ from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
+from base.database.threads import DatabaseThreads
+from base.ids import uuid7
 from billing import reconcile
-from billing.ids import uuid7
 from billing.models import Hold, RateCardVersion, UsageRecord, UsageRollup, Wallet
 from billing.selectors.usage import recent_usage, record_of
 from billing.services import rollups
 from billing.writer.apply import apply_now
 from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Release, Renew, Reserve, Settle
-from gateway.database.threads import DatabaseThreads
 from gateway.edge.usage import usage_of_request
 from gateway.generation import sweep as sweep_module
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.rating import charge
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from base.sealing import seal
 from billing.services import cards
 from gateway.management import doctor, doctor_remote
-from gateway.secrets.sealing import seal
 from routing.models import Deployment
 from routing.services.catalogue import add_model
 from tests.upstream import MODEL, Upstream, serving_in_thread

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from billing import clock
+from base import clock
 from billing.services import cards
 from gateway.management.following import Following
 from gateway.services import worker_specs

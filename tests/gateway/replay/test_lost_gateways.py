@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from django.db.models import F
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import Hold, UsageRecord
 from billing.writer.operations import Reserve, Settle
 from gateway.delivery.delivery import Delivery

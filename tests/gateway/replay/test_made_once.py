@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from base import storage
 from gateway.errors.refusal import Refusal
-from gateway.files import storage
 from gateway.models import Batch, StoredFile
 from gateway.replay import answers
 from gateway.services import files as services

@@ -10,9 +10,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from billing import clock
+from base import clock
+from base.sealing import unseal_bytes
 from gateway.models import APIKey, KeptAnswer, Project
-from gateway.secrets.sealing import unseal_bytes
 from gateway.services import keys
 from gateway.services.purge import purge
 from tests.gateway.edge.client import Exchange, assert_error

@@ -12,7 +12,7 @@ from cryptography.fernet import Fernet
 from django.db import OperationalError
 from redis.asyncio import Redis
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.consumers import responses
 from gateway.replay import answers, follower, replays
 from gateway.replay.answers import to_cancel

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 from django.db import OperationalError, connection, connections
 
-from billing.ids import uuid7
+from base.database import bounded_connection, threads
+from base.ids import uuid7
 from billing.writer.postgresql import driver
-from gateway.database import bounded_connection, threads
 from gateway.generation.generation import start_generation
 from gateway.runtime import epoch, readiness
 from gateway.services import keys

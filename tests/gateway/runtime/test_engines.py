@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from uuid import uuid4
 
-from gateway.home import worker_endpoint
+from base.home import worker_endpoint
 from gateway.runtime.breaker import FIRST_SECONDS, Breaker
 from gateway.runtime.engine_entry import RUNNING_TOKENS
 from gateway.runtime.engines import Engines, spec_of

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from billing import clock
-from billing.ids import uuid7
+from base import clock
+from base.ids import uuid7
 from gateway.models import CatalogueEpoch, TenantEpoch
 from gateway.runtime import epoch as epoch_module
 from gateway.runtime.epoch import STALE_AFTER, Epoch, EpochPoller, EpochStaleError, Reading, Stamp, read_epoch

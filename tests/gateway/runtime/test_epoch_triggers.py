@@ -5,8 +5,8 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
+from base.trigger_set import _drop
 from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, Subscription, Wallet
-from billing.trigger_set import _drop
 from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
 from gateway.runtime import epoch_triggers
 from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget

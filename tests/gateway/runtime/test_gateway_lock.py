@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings
 from django.db import connection
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway.bootstrap import open_runtime
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation

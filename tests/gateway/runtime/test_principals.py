@@ -14,12 +14,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.database.threads import DatabaseThreads
+from base.ids import uuid7
 from billing.limits.memory import MemoryRateStore
 from billing.limits.types import Lease, Taken
 from billing.models import Hold, Subscription, UsageRecord
 from billing.services import plans
-from gateway.database.threads import DatabaseThreads
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
 from gateway.models import APIKey, Membership, Project, Tenant, User

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gateway import home
+from base import home
 from gateway.runtime import readiness
 
 

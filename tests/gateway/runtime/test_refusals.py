@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import Plan, Subscription
 from billing.services import plans
 from billing.services.plans import TERMS

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import RateCardVersion
 from billing.services import cards
 from gateway import bootstrap
@@ -171,7 +171,7 @@ async def test_readiness_names_what_is_wrong(tmp_path, monkeypatch):
         await in_database(drop_a_trigger)
         runtime.is_draining = True
         runtime._look._good_until = 0.0  # what was seen a second ago
-        monkeypatch.setattr("gateway.home.LEAST_FREE", 10**18)
+        monkeypatch.setattr("base.home.LEAST_FREE", 10**18)
         checks = await runtime.readiness()
         assert {name for name, problem in checks.items() if problem} == {"deployments", "server", "triggers", "disk"}
         await in_database(restore_triggers)

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ParentBased
 from opentelemetry.trace import SpanKind, StatusCode
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from gateway import bootstrap
 from gateway.edge.guard import guarded
 from gateway.edge.routes import Route

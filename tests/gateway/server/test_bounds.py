@@ -12,12 +12,12 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from base.http.asgi import send_json
+from base.http.disconnect import watching
+from base.http.sse import EventStream
 from gateway.edge.bounds import bounded, client_network
 from gateway.edge.guard import guarded
 from gateway.errors.refusal import Refusal
-from gateway.http.asgi import send_json
-from gateway.http.disconnect import watching
-from gateway.http.sse import EventStream
 from gateway.runtime.metrics import Metrics
 from gateway.server import http, server
 from gateway.server.bounds import Bounds, Listener

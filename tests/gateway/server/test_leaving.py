@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
+from base.http.asgi import send_json
 from gateway.asgi import application
-from gateway.http.asgi import send_json
 from gateway.server import server as serving
 from gateway.server.bounds import Bounds, Listener
 from gateway.server.server import Server, configuration

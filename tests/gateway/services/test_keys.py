@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.models import APIKey, Project, Tenant
 from gateway.services import admin_keys, keys
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 from django.db import IntegrityError
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.models import Invitation, Membership, Tenant, User
 from gateway.services import members
 from tests.gateway.services.race import apart, is_waiting

@@ -9,7 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.secrets.node_keys import gateway_key, key_file
 from gateway.services.nodes import add_node, remove_node, renew_keys
 from gateway.services.worker_specs import worker_spec

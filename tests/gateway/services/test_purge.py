@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import Reconciliation
 from gateway import tasks
 from gateway.audit import LEAST_AUDIT_DAYS

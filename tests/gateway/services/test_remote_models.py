@@ -8,12 +8,12 @@ import pytest
 from django.core.management import CommandError, call_command
 from django_scopes import scopes_disabled
 
+from base.errors import ServiceError
+from base.sealing import unseal
 from billing.services import cards
-from gateway.errors.service import ServiceError
 from gateway.models import AuditEvent
 from gateway.runtime.engines import spec_of
 from gateway.secrets.remote_engines import open_deployment
-from gateway.secrets.sealing import unseal
 from gateway.services.remote_models import add_remote_model, reseal_credentials, try_again
 from inference.types import Usage
 from routing import catalogue

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from gateway.errors.service import ServiceError
+from base.errors import ServiceError
 from gateway.models import AuditEvent
 from gateway.services.nodes import add_node
 from gateway.services.replicas import add_replica, remove_replica

@@ -3,9 +3,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from billing import clock
+from base import clock
+from base.errors import ServiceError
 from billing.models import CreditGrant, LedgerTransfer, Subscription, Wallet
-from gateway.errors.service import ServiceError
 from gateway.models import Invitation, Membership, Project, Tenant
 from gateway.services import members, tenants
 from tests.gateway.conftest import PASSWORD

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from base.home import runtime_directory, worker_endpoint
 from billing.services import cards
-from gateway.home import runtime_directory, worker_endpoint
 from gateway.management.following import Following
 from gateway.services import worker_specs
 from inference.config import WorkerConfig
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture
 def socket_file(settings, tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.home.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("base.home.tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.delenv("SLUICE_RUNTIME_DIR", raising=False)
     settings.SLUICE_HOME = tmp_path
     path = runtime_directory() / "local.sock"

@@ -9,7 +9,7 @@ import openai
 import pytest
 from django.utils import timezone
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.jobs import sweep_job
 from billing.services.sweeps import CHUNK
 from gateway.models import StoredResponse

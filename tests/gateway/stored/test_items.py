@@ -7,8 +7,8 @@ import tracemalloc
 import msgspec
 import pytest
 
-from billing.ids import uuid7
-from gateway.database.threads import DatabaseThreads
+from base.database.threads import DatabaseThreads
+from base.ids import uuid7
 from gateway.errors.refusal import Refusal
 from gateway.stored import conversation, rows
 from gateway.stored.conversation import with_items

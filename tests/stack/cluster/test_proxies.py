@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from gateway.runtime.heartbeat import REPLACES
+from base.heartbeat import REPLACES
 from tests.services.ports import lease_port
 from tests.services.proxies import Scripted, caddy, nginx
 from tests.stack.stack import PATIENCE, ROOT

@@ -10,7 +10,7 @@ import json
 import sys
 import uuid
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.writer import open_writer
 from billing.writer.operations import Held, Reserve, Settle, Settled
 

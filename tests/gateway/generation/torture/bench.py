@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import Plan
 from billing.services import cards, plans, wallets
 from gateway import bootstrap

@@ -11,8 +11,8 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import Sum
 
+from base.ids import moment_of
 from billing import reconcile
-from billing.ids import moment_of
 from billing.models import (
     Budget,
     CreditGrant,

@@ -15,7 +15,7 @@ from functools import partial
 
 import pytest
 
-from billing.ids import uuid7
+from base.ids import uuid7
 from billing.models import CreditGrant, Hold, UsageRecord, Wallet
 from billing.services import credits, plans, sweeps, wallets
 from billing.services.errors import CardError, InsufficientCreditError

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from base.environment import Environment
 from gateway.checks import check_files_storage
-from gateway.environment import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "SLUICE_TRIED"

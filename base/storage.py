@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Protocol, cast
 
 import structlog
 from django.conf import settings
 from django.core.files import File
 from django.core.files.storage import Storage, storages
 
-from gateway.models import StoredFile
-from routing.models import Adapter
-
 FORGOTTEN_SECONDS = 86_400.0
 """Age at which a draft was surely left by a process that died: an upload takes `SLUICE_FILE_SECONDS` at most."""
 
 log = structlog.get_logger("sluice.jobs")
+
+
+class Stored(Protocol):
+    """A row whose bytes lie in the storage under its key."""
+
+    @property
+    def key(self) -> str: ...
 
 
 def storage() -> Storage:
@@ -32,19 +36,19 @@ def drafts() -> Path:
     return folder
 
 
-def put(file: StoredFile | Adapter, draft: Path) -> None:
+def put(file: Stored, draft: Path) -> None:
     """Store the bytes of `draft` as those of `file`, in place of what may be there. A storage in folders moves them."""
     remove(file)
     with draft.open("rb") as opened:
         storage().save(file.key, _Draft(opened, draft))
 
 
-def read(file: StoredFile | Adapter) -> BinaryIO:
+def read(file: Stored) -> BinaryIO:
     """Open the bytes of `file`; raise OSError where they are not."""
     return cast("BinaryIO", storage().open(file.key, "rb"))
 
 
-def remove(file: StoredFile | Adapter) -> None:
+def remove(file: Stored) -> None:
     """Remove the bytes of `file`, if there are any."""
     storage().delete(file.key)
 

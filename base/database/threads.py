@@ -13,8 +13,8 @@ from uuid import UUID
 
 from django.db import connections
 
-from gateway.database.bounded_connection import answered_within
-from gateway.errors.service import DatabaseBusyError
+from base.database.bounded_connection import answered_within
+from base.errors import DatabaseBusyError
 
 MOST_WAITING = 256
 SHARE = 4  # a tenant or user may have one in so many of these places

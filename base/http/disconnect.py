@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol, Self
 
-from gateway.http.asgi import ClientLeftError, Receive, Scope
+from base.http.asgi import ClientLeftError, Receive, Scope
 
 
 class Connection(Protocol):

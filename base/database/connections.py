@@ -2,7 +2,7 @@
 
 The kernel ends a connection whose peer is silent (keepalives, unacknowledged data); the server ends a statement that
 takes too long, and a transaction of ours that is idle for too long, with its locks. A peer that acknowledges but never
-answers is caught by `gateway.database.bounded_connection`.
+answers is caught by `base.database.bounded_connection`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def settings_of(found: Mapping[str, Any], *, pool: int) -> dict[str, Any]:
     """Return Django's settings for the database that DATABASE_URL names; PostgreSQL has at most `pool` connections."""
     if "sqlite" in found["ENGINE"]:
         return {**found, "OPTIONS": SQLITE}
-    from gateway.database.bounded_connection import BoundedConnection
+    from base.database.bounded_connection import BoundedConnection
 
     pooled = {"connection_class": BoundedConnection, "min_size": 1, "max_size": pool, "timeout": 5}
     options = {**postgresql_options(found.get("OPTIONS", {})), "pool": pooled}
@@ -52,7 +52,7 @@ def lift_limits(*, using: str = "default", **signal: Any) -> None:
 
 def restore_limits(*, using: str = "default", **signal: Any) -> None:
     """Receive `post_migrate`: set the time limits again, since the connection may go back to a pool."""
-    from gateway.database.bounded_connection import LONGEST_SECONDS
+    from base.database.bounded_connection import LONGEST_SECONDS
 
     _set_limits(using, "RESET {}", answer_seconds=LONGEST_SECONDS)
 

@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from rest_framework.throttling import SimpleRateThrottle
 
-from gateway.concurrency import shared_cache
-from gateway.concurrency.shared_cache import SharedCache
+from base import shared_cache
+from base.shared_cache import SharedCache
 from tests.services.redis import RedisServer
 
 pytestmark = pytest.mark.django_db

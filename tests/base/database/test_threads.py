@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from billing.ids import uuid7
+from base.database.threads import DatabaseThreads
+from base.errors import DatabaseBusyError
+from base.ids import uuid7
 from gateway.consumers import callers
-from gateway.database.threads import DatabaseThreads
 from gateway.errors.faults import refusal_of
-from gateway.errors.service import DatabaseBusyError
 from tests.gateway.edge.client import ask
 from tests.gateway.edge.server import with_runtime
 from tests.gateway.world import in_database, make_world, opened

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from gateway.http.asgi import Headers, Send, raw_headers
+from base.http.asgi import Headers, Send, raw_headers
 
 PING_SECONDS = 10.0
 _PING = b": ping\n\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.secrets.sealing import SealError, resealed, seal, unseal
+from base.sealing import SealError, resealed, seal, unseal
 
 
 @pytest.fixture

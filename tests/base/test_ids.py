@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from uuid import UUID
 
-from billing.ids import day_of, uuid7
+from base.ids import day_of, uuid7
 
 
 def test_day_is_the_utc_day_of_the_id():
@@ -20,7 +20,7 @@ def test_an_id_from_beyond_the_calendar_has_its_last_day():
 
 def test_ids_of_one_millisecond_keep_their_order(monkeypatch):
     moments = iter([1_700_000_000_000_000_000, 1_700_000_000_000_000_300, 1_700_000_000_000_999_999])
-    monkeypatch.setattr("billing.ids.time.time_ns", lambda: next(moments))
+    monkeypatch.setattr("base.ids.time.time_ns", lambda: next(moments))
     made = [uuid7() for _ in range(3)]
     assert made == sorted(made)
     assert len({identifier.int >> 80 for identifier in made}) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.database.connections import CLIENT, postgresql_options
+from base.database.connections import CLIENT, postgresql_options
 
 
 def test_an_address_adds_to_the_policy_and_wins_over_it():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway import home
+from base import home
 from gateway.management.doctor import examine
 
 ROOT = Path(__file__).resolve().parents[2]

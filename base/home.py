@@ -11,7 +11,7 @@ from pathlib import Path
 
 from django.conf import settings
 
-from gateway.environment import Environment
+from base.environment import Environment
 
 LEAST_FREE = 64 * 1024 * 1024
 FORGOTTEN_SECONDS = 86_400.0

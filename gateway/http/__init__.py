@@ -1,1 +1,0 @@
-"""What HTTP means to a server, below every API: ASGI's types and messages, server-sent events."""
