@@ -38,7 +38,8 @@ def filled(records: int, tenants: int) -> None:
     from billing.models import CreditGrant, LedgerAccount, LedgerTransfer, UsageRecord, Wallet
     from billing.services.plans import ensure_default_plans
     from billing.services.wallets import ensure_operator_accounts
-    from gateway.models import APIKey, AuditEvent, Project, RefusalCount, Tenant
+    from gateway.models import RefusalCount
+    from tenancy.models import APIKey, AuditEvent, Project, Tenant
 
     ensure_default_plans()
     ensure_operator_accounts()
@@ -140,7 +141,7 @@ def pages() -> list[tuple[str, str]]:
     from django.urls import reverse
 
     from billing.models import UsageRecord, Wallet
-    from gateway.models import Tenant
+    from tenancy.models import Tenant
 
     found = [("first page", reverse("admin:index"))]
     for model in sorted(admin.site._registry, key=lambda one: one._meta.label):
@@ -200,7 +201,7 @@ def measured(folder: Path, times: int, only: str, *, is_slowest: bool) -> None:
     from django.test import Client
     from django.test.utils import CaptureQueriesContext
 
-    from gateway.models import Membership, Tenant, User
+    from tenancy.models import Membership, Tenant, User
 
     settings.ALLOWED_HOSTS = ["testserver"]
     operator = User.objects.create_superuser("root@example.com")

@@ -21,9 +21,9 @@ class GatewayConfig(AppConfig):
         from base.database.connections import lift_limits, restore_limits
         from gateway import checks  # noqa: F401 - checks registers itself
         from gateway.accounts import adapter, failures
-        from gateway.audit import sign_ins, tracked, trail
         from gateway.runtime import epoch_triggers
-        from gateway.services import notices
+        from tenancy.audit import sign_ins, tracked, trail
+        from tenancy.services import notices
 
         pre_migrate.connect(lift_limits, sender=self, dispatch_uid="gateway.lift_limits")
         pre_migrate.connect(epoch_triggers.drop_before_migrate, sender=self, dispatch_uid="gateway.drop_epoch_triggers")

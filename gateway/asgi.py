@@ -47,8 +47,8 @@ from gateway.edge.stored_responses import cancel_response, input_items, stored_r
 from gateway.edge.tokenize import detokenize, tokenize  # noqa: E402
 from gateway.edge.usage import usage  # noqa: E402
 from gateway.server.lifespan import lifespan  # noqa: E402
-from gateway.services import scopes  # noqa: E402
 from gateway.wire.errors import anthropic_error  # noqa: E402
+from tenancy.services import scopes  # noqa: E402
 
 # On a port of their own where SLUICE_METRICS_PORT is set, else beside the other paths.
 _own_port = [*probe_paths(is_own_port=True), re_path(r"", unknown_endpoint, "unknown")]

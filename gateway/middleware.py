@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 from django_scopes import scopes_disabled
 
 from base.ids import uuid7
-from gateway.audit.origin import asked_by
+from tenancy.audit.origin import asked_by
 
 ADMIN_PREFIX = "/admin/"
 _HELD = "sluice.request_id"

@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from base.database import connections
 from base.environment import Environment, made_once
-from gateway.audit import LEAST_AUDIT_DAYS
 from gateway.unfold import UNFOLD  # noqa: F401 - a setting
+from tenancy.audit import LEAST_AUDIT_DAYS
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Environment()  # `NAME_FILE` names a file that holds the value of `NAME`

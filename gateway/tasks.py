@@ -20,10 +20,10 @@ from gateway.batches.results import finish
 from gateway.files import adapters
 from gateway.services import files
 from gateway.services.batches import forget_batches
-from gateway.services.mail import send_due_mail
 from gateway.services.purge import purge
 from gateway.services.task_states import forget_others, noted
 from gateway.stored.rows import losses
+from tenancy.services.mail import send_due_mail
 
 logger = logging.getLogger("sluice.jobs")
 

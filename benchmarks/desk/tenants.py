@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django.setup()
 
-from gateway.services.keys import create_key  # noqa: E402
-from gateway.services.tenants import create_tenant  # noqa: E402
+from tenancy.services.keys import create_key  # noqa: E402
+from tenancy.services.tenants import create_tenant  # noqa: E402
 
 PLAN = "business"
 

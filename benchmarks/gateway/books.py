@@ -32,9 +32,9 @@ def seed() -> list[str]:
 
     from billing.models import CreditGrant, Plan
     from billing.services import cards, credits, plans, wallets
-    from gateway.models import Project, Tenant
-    from gateway.services.keys import create_key
     from routing.services.catalogue import add_model
+    from tenancy.models import Project, Tenant
+    from tenancy.services.keys import create_key
 
     call_command("migrate", verbosity=0)
     plans.ensure_default_plans()

@@ -22,8 +22,8 @@ def tenants(seconds: str) -> dict[str, dict[str, str]]:
 
     from billing.models import CreditGrant, Plan
     from billing.services import credits, plans, wallets
-    from gateway.models import Project, Tenant
-    from gateway.services.keys import create_key
+    from tenancy.models import Project, Tenant
+    from tenancy.services.keys import create_key
 
     plan, is_new = Plan.objects.get_or_create(slug="penniless", defaults={"name": "Penniless"})
     if is_new:

@@ -18,9 +18,9 @@ from django.utils.text import slugify
 from base.ids import uuid7
 from billing.models import Plan
 from gateway.edge.bounds import client_network
-from gateway.models import Membership, User
-from gateway.services import members, tenants
-from gateway.services.mail import queue_mail
+from tenancy.models import Membership, User
+from tenancy.services import members, tenants
+from tenancy.services.mail import queue_mail
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from django.views.decorators.debug import sensitive_post_parameters, sensitive_v
 from django.views.decorators.http import require_http_methods
 
 from base.errors import ServiceError
-from gateway.models import User
-from gateway.services import links, members, people
+from tenancy.models import User
+from tenancy.services import links, members, people
 
 
 @never_cache

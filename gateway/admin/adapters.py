@@ -10,8 +10,8 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from base.errors import ServiceError
 from gateway.admin.choices import NameField, rate_cards
-from gateway.models import Tenant
 from gateway.services.adapters import bases
+from tenancy.models import Tenant
 
 _FIELDS = {"base": "base", "name": "name", "source": "folder", "config": "folder", "file_id": "folder"}
 

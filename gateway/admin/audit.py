@@ -14,8 +14,8 @@ from unfold.decorators import display
 
 from billing.admin.base import ReadOnlyAdmin
 from gateway.admin.base import DaysFilter
-from gateway.audit.trail import change_of
-from gateway.models import AuditEvent
+from tenancy.audit.trail import change_of
+from tenancy.models import AuditEvent
 
 
 class ActionFilter(admin.SimpleListFilter):

@@ -19,11 +19,11 @@ from gateway.admin.choices import NameField, NamesField, models, rate_cards, tas
 from gateway.admin.model_states import columns_of, served_by, state_field
 from gateway.runtime.live import live_of
 from gateway.services.adapters import add_adapter_folder, remove_adapter
-from gateway.services.restrictions import users_of
 from inference.types import Kind
 from routing.models import ModelAlias, PublicModel, RouteRule
 from routing.services.catalogue import check_alias
 from routing.tasks import AUTO
+from tenancy.services.restrictions import users_of
 
 if TYPE_CHECKING:
     ModelForm = forms.ModelForm[Any]

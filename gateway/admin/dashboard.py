@@ -13,9 +13,9 @@ from base.units import format_credits
 from billing.admin.dashboard import overview
 from billing.models import Reconciliation
 from billing.selectors.reconciliation import last_reconciliation
-from gateway.models import Tenant
 from gateway.runtime.live import live_of
 from routing.models import Deployment
+from tenancy.models import Tenant
 
 DAYS = 30
 MOST_FINDINGS = 20

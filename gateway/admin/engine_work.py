@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from gateway.models import Tenant
 from gateway.runtime.live import DeploymentState
 from inference.types import BOUNDS, Histogram, Work
+from tenancy.models import Tenant
 
 MOST_TENANTS = 10
 _WHY = {

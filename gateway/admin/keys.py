@@ -26,11 +26,11 @@ from billing.services.budgets import SpendLimits
 from gateway.admin.base import KeptAdmin
 from gateway.admin.choices import NamesField, models
 from gateway.console.key_forms import limits_in_words
-from gateway.models import APIKey, Project, User
 from gateway.secrets import made_keys
-from gateway.services import keys
-from gateway.services.restrictions import Restrictions
-from gateway.services.scopes import SCOPES
+from tenancy.models import APIKey, Project, User
+from tenancy.services import keys
+from tenancy.services.restrictions import Restrictions
+from tenancy.services.scopes import SCOPES
 
 _SPEND = ("day_limit", "month_limit", "total_limit")
 _LIMITS = ["allowed_models", "networks", "request_limit", "credit_limit", "concurrency", *_SPEND]

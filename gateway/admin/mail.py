@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from billing.admin.base import ReadOnlyAdmin
-from gateway.models import OutgoingMail
+from tenancy.models import OutgoingMail
 
 
 @admin.register(OutgoingMail)

@@ -20,8 +20,8 @@ from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidg
 from base.errors import ServiceError
 from billing.admin.base import take_over
 from gateway.admin.base import KeptAdmin
-from gateway.models import Invitation, Membership, User
-from gateway.services import links, members, people, roles
+from tenancy.models import Invitation, Membership, User
+from tenancy.services import links, members, people, roles
 
 admin.site.unregister(Group)  # operators' roles are made by `setup`
 admin.site.unregister(EmailAddress)  # a user has one address, changed by the service

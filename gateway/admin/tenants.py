@@ -1,4 +1,4 @@
-"""Tenants and their projects. `gateway.services.tenants` creates new ones."""
+"""Tenants and their projects. `tenancy.services.tenants` creates new ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from base.units import format_credits
 from billing.admin.base import take_over
 from billing.models import Plan, Subscription, Wallet
 from gateway.admin.base import KeptAdmin
-from gateway.models import Project, Tenant
-from gateway.services import members, tenants
+from tenancy.models import Project, Tenant
+from tenancy.services import members, tenants
 
 
 class NewTenantForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs

@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from gateway.api.base import NewestFirst, TenantView
-from gateway.models import AuditEvent
+from tenancy.models import AuditEvent
 
 
 class AuditQuerySerializer(serializers.Serializer[Any]):

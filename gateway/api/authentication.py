@@ -8,13 +8,13 @@ from rest_framework.authentication import BaseAuthentication, SessionAuthenticat
 from rest_framework.exceptions import AuthenticationFailed, PermissionDenied
 from rest_framework.request import Request
 
-from gateway.audit import origin
-from gateway.models import APIKey, Membership, User
-from gateway.services.access import KEY, Access, access_of_user
-from gateway.services.admin_keys import ADMIN_PREFIX, find_admin_key
-from gateway.services.keys import find_key, note_use, secret_ends_at
-from gateway.services.networks import is_within, parsed_networks
-from gateway.services.scopes import MANAGEMENT, expanded
+from tenancy.audit import origin
+from tenancy.models import APIKey, Membership, User
+from tenancy.services.access import KEY, Access, access_of_user
+from tenancy.services.admin_keys import ADMIN_PREFIX, find_admin_key
+from tenancy.services.keys import find_key, note_use, secret_ends_at
+from tenancy.services.networks import is_within, parsed_networks
+from tenancy.services.scopes import MANAGEMENT, expanded
 
 TENANT_HEADER = "x-sluice-tenant"
 

@@ -20,8 +20,8 @@ from rest_framework.utils.urls import replace_query_param
 from gateway.api.kept import kept
 from gateway.api.throttles import AddressThrottle, CallerThrottle
 from gateway.edge.access import note_caller
-from gateway.models import Tenant
-from gateway.services.access import Access
+from tenancy.models import Tenant
+from tenancy.services.access import Access
 
 
 class TenantView(GenericAPIView[Any]):

@@ -17,13 +17,13 @@ from rest_framework.response import Response
 from base.ids import uuid7
 from base.sealing import seal, unseal
 from gateway.edge.kept import REPLAYED, check_key
-from gateway.models import Tenant
 from gateway.replay import answers
 from gateway.replay.answers import Claim, Stored
 from gateway.replay.log import Head
 from gateway.replay.replays import key_reused, not_known
 from gateway.replay.room import ROOM
-from gateway.services.access import Access
+from tenancy.models import Tenant
+from tenancy.services.access import Access
 
 Handler = Callable[..., Response]
 

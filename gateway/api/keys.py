@@ -21,11 +21,11 @@ from gateway.api.authentication import AdminKeyAuthentication, KeyAuthentication
 from gateway.api.base import NewestFirst, TenantView
 from gateway.api.parsers import KnownFields
 from gateway.errors.refusal import Refusal
-from gateway.models import APIKey, Project
-from gateway.services import keys
-from gateway.services.networks import MOST_NETWORKS
-from gateway.services.restrictions import Restrictions
-from gateway.services.scopes import SCOPES
+from tenancy.models import APIKey, Project
+from tenancy.services import keys
+from tenancy.services.networks import MOST_NETWORKS
+from tenancy.services.restrictions import Restrictions
+from tenancy.services.scopes import SCOPES
 
 _RESTRICTIONS = ("allowed_models", "networks", "request_limit", "credit_limit", "concurrency")
 _LIMITS = ("day_limit", "month_limit", "total_limit")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
-from gateway.services.access import Access
+from tenancy.services.access import Access
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView  # at run time it would import these permissions first

@@ -16,10 +16,10 @@ from gateway.api.base import TenantView
 from gateway.api.parsers import KnownFields
 from gateway.errors.refusal import Refusal
 from gateway.generation.dry_run import Wanted, dry_run
-from gateway.models import APIKey
 from gateway.runtime.live import live_of
-from gateway.services.scopes import SENDS, expanded
 from routing.types import OUTCOMES, SOURCES, STEPS
+from tenancy.models import APIKey
+from tenancy.services.scopes import SENDS, expanded
 
 _KEY = "What its API key is for, at most what the caller's own is; none: that, or all models of the plan."
 _CONVERSATION = "The model that its conversation has; empty: it begins one."

@@ -17,8 +17,8 @@ from gateway.api.base import ByName, NewestFirst, TenantView
 from gateway.api.parsers import KnownFields
 from gateway.api.throttles import InvitationThrottle
 from gateway.errors.refusal import Refusal
-from gateway.models import Membership, Project, Tenant
-from gateway.services import members, tenants
+from tenancy.models import Membership, Project, Tenant
+from tenancy.services import members, tenants
 
 
 class TenantSerializer(KnownFields, serializers.ModelSerializer[Tenant]):

@@ -8,7 +8,7 @@ from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
 from gateway.edge.bounds import client_network
-from gateway.services.access import Access
+from tenancy.services.access import Access
 
 
 class SettingThrottle(SimpleRateThrottle):

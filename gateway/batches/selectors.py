@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from gateway.models import Batch, Tenant
+from gateway.models import Batch
+from tenancy.models import Tenant
 
 
 def batch_of(tenant: UUID, project: UUID, identifier: UUID) -> Batch | None:

@@ -12,9 +12,9 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from base.errors import ServiceError
 from gateway.console.tenancy import Place, tenant_page
-from gateway.models import AdminAPIKey
 from gateway.secrets import made_keys
-from gateway.services import admin_keys
+from tenancy.models import AdminAPIKey
+from tenancy.services import admin_keys
 
 SHOWN = 200
 

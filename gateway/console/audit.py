@@ -10,9 +10,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from gateway.audit.trail import change_of
 from gateway.console.tenancy import Place, tenant_page
-from gateway.models import AuditEvent
+from tenancy.audit.trail import change_of
+from tenancy.models import AuditEvent
 
 SHOWN = 100
 

@@ -21,8 +21,9 @@ from gateway.batches import selectors
 from gateway.console.tenancy import Place, tenant_page
 from gateway.errors.refusal import Refusal
 from gateway.files.selectors import files_with
-from gateway.models import APIKey, Batch, StoredFile
+from gateway.models import Batch, StoredFile
 from gateway.services.batches import cancel_batch
+from tenancy.models import APIKey
 
 SHOWN = 50
 READ_AT_ONCE = 256 * 1024

@@ -19,10 +19,10 @@ from billing.selectors.balances import Balance, balance_of
 from gateway.console.offers import Offer, active_subscription, offers_of
 from gateway.console.samples import samples_for
 from gateway.console.tenancy import Place, tenant_data, tenant_page
-from gateway.models import Membership, Project, Tenant
 from gateway.runtime.live import live_of
 from gateway.wire.models import auto_card
 from inference.types import Kind
+from tenancy.models import Membership, Project, Tenant
 
 
 @require_safe

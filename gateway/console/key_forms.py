@@ -17,11 +17,11 @@ from base.units import format_credits, parse_credits
 from billing.models import Subscription
 from billing.services.budgets import SpendLimits, limits_of, spent_of
 from gateway.console.tenancy import Place
-from gateway.models import APIKey, Project
-from gateway.services.restrictions import Restrictions
-from gateway.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
 from routing.catalogue import models_in_use
 from routing.services.catalogue import models_seen
+from tenancy.models import APIKey, Project
+from tenancy.services.restrictions import Restrictions
+from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
 
 RESTRICTED, NOTHING = "restricted", "nothing"
 ACCESS = {

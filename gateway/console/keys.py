@@ -16,9 +16,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 from base.errors import ServiceError
 from gateway.console.key_forms import KeyTermsForm, NewKeyForm, limits_in_words
 from gateway.console.tenancy import Place, tenant_page
-from gateway.models import APIKey
 from gateway.secrets import made_keys
-from gateway.services import keys
+from tenancy.models import APIKey
+from tenancy.services import keys
 
 SHOWN = 200
 OVERLAPS = {24: "24 hours", 168: "7 days", 1: "1 hour", 0: "not at all: it ends now"}

@@ -8,11 +8,11 @@ from django.utils import timezone
 
 from billing.models import Subscription
 from billing.selectors.prices import prices_at
-from gateway.models import Tenant
 from gateway.runtime.live import Live
 from gateway.services.adapters import own_terms
 from gateway.wire.models import ModelCard, model_card
 from routing.catalogue import Catalogue, ModelEntry
+from tenancy.models import Tenant
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from billing.models import RateCardVersion, UsageRecord
 from billing.selectors.prices import bill_of
 from billing.selectors.usage import hold_of, record_of
 from gateway.console.tenancy import Place, tenant_page
-from gateway.models import APIKey, Project, User
 from routing.types import STEP_TITLES
+from tenancy.models import APIKey, Project, User
 
 _CLASSES = {
     "input": "Input",

@@ -21,8 +21,8 @@ from base.units import format_credits
 from billing.selectors.balances import balance_of
 from gateway.console.amounts import show_credits
 from gateway.edge.access import note_caller
-from gateway.models import Tenant, User
-from gateway.services.access import Access, accesses_of_user, suspended_tenants
+from tenancy.models import Tenant, User
+from tenancy.services.access import Access, accesses_of_user, suspended_tenants
 
 P = ParamSpec("P")
 _NO_MEMBER = ("not_a_member", "You belong to no tenant.")

@@ -12,8 +12,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from gateway.console.tenancy import Place, tenant_page
-from gateway.models import Tenant
-from gateway.services import tenants
+from tenancy.models import Tenant
+from tenancy.services import tenants
 
 
 class SettingsForm(forms.Form):

@@ -35,7 +35,6 @@ from gateway.generation.counting import count
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.logs import request_bound
-from gateway.models import Tenant
 from gateway.replay import answers
 from gateway.replay.replays import Answer, KeptRequest
 from gateway.runtime import tracing
@@ -49,6 +48,7 @@ from gateway.wire.response_object import Response, begun
 from gateway.wire.responses import ClientEvent, ResponseCancel, ResponseCreate, ResponseResume
 from inference.messages import Message
 from inference.types import Delta
+from tenancy.models import Tenant
 
 IDLE_SECONDS = 15 * 60.0
 LIFETIME_SECONDS = 60 * 60.0

@@ -15,8 +15,8 @@ from gateway.errors.refusal import Refusal
 from gateway.runtime.batch_lines import PREFIX, line_in
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
-from gateway.services.networks import is_within
 from routing.own_models import OwnTerms
+from tenancy.services.networks import is_within
 
 AUTO = "auto"
 

@@ -18,7 +18,7 @@ from gateway.edge.kept import take_request
 from gateway.edge.query import id_in
 from gateway.errors.refusal import Refusal
 from gateway.files import selectors
-from gateway.models import StoredFile, Tenant
+from gateway.models import StoredFile
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.services.adapters import adapters_of, add_adapter, check_adapter, remove_adapter
@@ -26,6 +26,7 @@ from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, Ad
 from gateway.wire.decode import decode, invalid, require_no_nul
 from gateway.wire.files import PREFIX
 from routing.models import Adapter
+from tenancy.models import Tenant
 
 PURPOSE = "adapter"
 

@@ -15,8 +15,8 @@ from django.urls.resolvers import RoutePattern
 from base.http.asgi import Application, Receive, Scope, Send
 from gateway.edge.compression import compressed
 from gateway.errors.refusal import Refusal
-from gateway.services.scopes import Need
 from gateway.wire.errors import ErrorBody, openai_error
+from tenancy.services.scopes import Need
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from uuid import UUID
 from django.db.models import Count, QuerySet, Sum
 from django.db.models.functions import Coalesce
 
-from gateway.models import StoredFile, Tenant
+from gateway.models import StoredFile
+from tenancy.models import Tenant
 
 State = StoredFile.State
 

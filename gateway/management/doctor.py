@@ -30,7 +30,6 @@ from billing.services.plans import latest_versions
 from gateway.management.doctor_remote import remote_engines
 from gateway.management.ports import readiness_request
 from gateway.management.symptom import Symptom
-from gateway.models import APIKey
 from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
 from gateway.services.engine_states import EngineState, ask
@@ -39,6 +38,7 @@ from gateway.services.worker_specs import WorkerSpecError, is_worker_running, wo
 from routing.models import Deployment, ModelAlias, PublicModel
 from routing.services.catalogue import check_alias
 from routing.services.defaults import specialists
+from tenancy.models import APIKey
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from gateway.services import demo, links
+from gateway.services import demo
 from routing.models import PublicModel
+from tenancy.services import links
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import base.ids
 import django.db.models.deletion
 import django.db.models.functions.datetime
 import django.db.models.functions.text
-import gateway.models.access
+import tenancy.models.access
 from django.conf import settings
 from django.db import migrations, models
 
@@ -138,7 +138,7 @@ class Migration(migrations.Migration):
                 ('prefix', models.CharField(max_length=16)),
                 ('last_four', models.CharField(max_length=4)),
                 ('digest', models.CharField(help_text='HMAC-SHA256 of the key, in hex.', max_length=64, unique=True)),
-                ('scopes', models.JSONField(default=gateway.models.access.only_inference, help_text='Names of scopes; empty means none.')),
+                ('scopes', models.JSONField(default=tenancy.models.access.only_inference, help_text='Names of scopes; empty means none.')),
                 ('allowed_models', models.JSONField(blank=True, default=list, help_text='Public names; empty means those of the plan.')),
                 ('networks', models.JSONField(blank=True, default=list, help_text='IP networks it may come from; empty means all.')),
                 ('request_limit', models.PositiveIntegerField(blank=True, help_text='Requests a minute.', null=True)),

@@ -1,16 +1,16 @@
 """Who may use Sluice (users, tenants, projects, memberships, keys), and their files, batches and responses."""
 
-from gateway.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
-from gateway.models.admin_keys import AdminAPIKey
-from gateway.models.audit import AuditEvent
 from gateway.models.batches import Batch, BatchLine
 from gateway.models.files import StoredFile
 from gateway.models.kept import KeptAnswer
-from gateway.models.mail import OutgoingMail
 from gateway.models.refusals import RefusalCount
 from gateway.models.responses import StoredResponse
 from gateway.models.tasks import TaskState
-from gateway.models.tenancy import Membership, Project, Tenant, User
+from tenancy.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
+from tenancy.models.admin_keys import AdminAPIKey
+from tenancy.models.audit import AuditEvent
+from tenancy.models.mail import OutgoingMail
+from tenancy.models.tenants import Membership, Project, Tenant, User
 
 __all__ = [
     "APIKey",

@@ -9,8 +9,8 @@ from django.db.models import Q
 from django.db.models.functions import Now
 
 from base.ids import uuid7
-from gateway.models.scoping import TenantManager
-from gateway.models.tenancy import Project, Tenant
+from tenancy.models.scoping import TenantManager
+from tenancy.models.tenants import Project, Tenant
 
 
 class StoredFile(models.Model):

@@ -8,8 +8,8 @@ from django.db import models
 from django.db.models.functions import Now
 
 from base.ids import uuid7
-from gateway.models.scoping import TenantManager
-from gateway.models.tenancy import Tenant
+from tenancy.models.scoping import TenantManager
+from tenancy.models.tenants import Tenant
 
 
 class KeptAnswer(models.Model):

@@ -6,9 +6,9 @@ from typing import ClassVar, Self
 
 from django.db import models
 
-from gateway.models.access import APIKey
-from gateway.models.scoping import TenantManager
-from gateway.models.tenancy import Tenant
+from tenancy.models.access import APIKey
+from tenancy.models.scoping import TenantManager
+from tenancy.models.tenants import Tenant
 
 
 class RefusalCount(models.Model):

@@ -7,8 +7,8 @@ from typing import ClassVar, Self
 from django.db import models
 from django.db.models.functions import Now
 
-from gateway.models.scoping import TenantManager
-from gateway.models.tenancy import Project, Tenant
+from tenancy.models.scoping import TenantManager
+from tenancy.models.tenants import Project, Tenant
 
 
 class StoredResponse(models.Model):

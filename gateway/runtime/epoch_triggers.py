@@ -113,7 +113,7 @@ def install() -> None:
 
     Tables that are not migrated yet are left out; the next call takes them in.
     """
-    from gateway.models import CatalogueEpoch, TenantEpoch
+    from tenancy.models import CatalogueEpoch, TenantEpoch
 
     tables = set(connection.introspection.table_names())
     if {CatalogueEpoch._meta.db_table, TenantEpoch._meta.db_table} <= tables:

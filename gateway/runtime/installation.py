@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from base import clock
 from billing.models import Hold
 from billing.selectors.reconciliation import last_reconciliation
-from gateway.models import OutgoingMail, TaskState
+from gateway.models import TaskState
+from tenancy.models import OutgoingMail
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from billing.limits.types import Bucket
 from gateway.runtime.epoch import Stamp
-from gateway.services.networks import Network
 from routing.catalogue import ModelEntry
 from routing.own_models import NONE_OF_ITS_OWN, OwnTerms
+from tenancy.services.networks import Network
 
 NONE_OF_THE_PLAN = frozenset({""})
 FLEX_BAND = -(2**15) - 1  # below every plan's

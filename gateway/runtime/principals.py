@@ -22,13 +22,13 @@ from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
 from gateway.errors.faults import access_changed, catalogue_unavailable
 from gateway.errors.refusal import Refusal
-from gateway.models import APIKey, Membership, Project, Tenant
 from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
 from gateway.runtime.principal import Principal, models_of_key
-from gateway.services.keys import digest_of, find_key
-from gateway.services.networks import parsed_networks
-from gateway.services.scopes import ALL, expanded
 from routing.own_models import OwnTerms
+from tenancy.models import APIKey, Membership, Project, Tenant
+from tenancy.services.keys import digest_of, find_key
+from tenancy.services.networks import parsed_networks
+from tenancy.services.scopes import ALL, expanded
 
 MOST_ENTRIES = 10_000
 _MINUTE = 60_000_000  # µs

@@ -11,7 +11,7 @@ from django.core import signing
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.views.decorators.debug import sensitive_variables
 
-from gateway.models import AdminAPIKey, APIKey
+from tenancy.models import AdminAPIKey, APIKey
 
 COOKIE = "sluice_made_key"
 SECONDS = 120

@@ -21,13 +21,13 @@ from base.errors import ServiceError
 from billing.models import PlanVersion, Subscription
 from billing.services import cards
 from gateway.files import adapters as files
-from gateway.models import Tenant
 from inference.errors import ModelRefusedError
 from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, AdapterConfig, check_tensors, config_of
 from inference.types import Kind
 from routing.catalogue import ADAPTABLE, by_age, models_in_use
 from routing.models import Adapter, Deployment, PublicModel
 from routing.own_models import OwnTerms
+from tenancy.models import Tenant
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 MOST_NAMES = 1000

@@ -11,7 +11,8 @@ from django.db import transaction
 
 from base import clock
 from gateway.errors.refusal import Refusal
-from gateway.models import Batch, BatchLine, StoredFile, Tenant
+from gateway.models import Batch, BatchLine, StoredFile
+from tenancy.models import Tenant
 
 WINDOW = timedelta(hours=24)
 _Status = Batch.Status

@@ -11,8 +11,8 @@ from django.conf import settings
 from django.db import transaction
 
 from billing.services import plans, wallets
-from gateway.models import APIKey, Membership, Project, Tenant, User
-from gateway.services.keys import create_key, digest_of
+from tenancy.models import APIKey, Membership, Project, Tenant, User
+from tenancy.services.keys import create_key, digest_of
 
 EMAIL = "demo@sluice.example"
 SLUG = "demo"

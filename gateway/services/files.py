@@ -17,7 +17,8 @@ from base import clock, storage
 from billing.services.sweeps import Sweep
 from gateway.errors.refusal import Refusal
 from gateway.files.selectors import taken
-from gateway.models import Batch, StoredFile, Tenant
+from gateway.models import Batch, StoredFile
+from tenancy.models import Tenant
 
 CUT_OFF = timedelta(hours=1)
 """Age at which a file whose bytes aren't stored yet was surely left by a process that died."""

@@ -11,16 +11,8 @@ from django.db import router
 from django.db.models import Q, QuerySet
 
 from billing.models import Reconciliation
-from gateway.models import (
-    AuditEvent,
-    Invitation,
-    KeptAnswer,
-    OutgoingMail,
-    RefusalCount,
-    SignInLink,
-    StoredResponse,
-    Tenant,
-)
+from gateway.models import KeptAnswer, RefusalCount, StoredResponse
+from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink, Tenant
 
 
 def purge(now: datetime, limit: int = 200) -> int:

@@ -18,13 +18,13 @@ from gateway.delivery.outcome import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation.events import GenerationEvent
 from gateway.generation.generation import Generation
-from gateway.models import Tenant
 from gateway.runtime.principal import Principal
 from gateway.stored import rows
 from gateway.stored.conversation import owner_of
 from gateway.stored.items import listed, listed_messages
 from gateway.wire.response_object import Response
 from inference.messages import Message
+from tenancy.models import Tenant
 
 log = structlog.get_logger(__name__)
 

@@ -15,7 +15,7 @@ from billing.models import CreditGrant, Hold, UsageRecord, Wallet
 from billing.services import credits, wallets
 from billing.writer.apply import apply_now
 from billing.writer.operations import ExpireGrants
-from gateway.models import Tenant
+from tenancy.models import Tenant
 
 _numbers = itertools.count()
 PROJECT = uuid7()

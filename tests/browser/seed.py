@@ -5,11 +5,11 @@ from __future__ import annotations
 from base.units import MICRO
 from billing.models import CreditGrant, Plan, Wallet
 from billing.services import cards, credits, plans, wallets
-from gateway.models import Membership, Project, Tenant, User
-from gateway.services.links import mint_link
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
+from tenancy.models import Membership, Project, Tenant, User
+from tenancy.services.links import mint_link
 
 MARKDOWN = """## Rivers
 

@@ -26,10 +26,10 @@ from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import Snapshot
-from gateway.services.scopes import ALL, expanded
 from inference.messages import Message
 from inference.types import Delta, Kind, SamplingParams
 from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, NodeEntry, ReplicaEntry
+from tenancy.services.scopes import ALL, expanded
 from tests.waiting import until
 
 CARD = CardPrices.build(

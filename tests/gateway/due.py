@@ -17,7 +17,7 @@ from gateway.files import adapters
 from gateway.models import Batch, BatchLine, KeptAnswer, StoredFile, StoredResponse
 from gateway.services.batches import new_batch
 from routing.models import Adapter, PublicModel
-from tests.gateway.conftest import Party
+from tests.parties import Party
 
 ENDPOINT = "/v1/chat/completions"
 BATCHES, LINES = 4, 3  # of each kind

@@ -7,9 +7,9 @@ from urllib.parse import urlsplit
 
 from django.core import mail
 
-from gateway.models import User
-from gateway.services import people
-from gateway.services.mail import send_due_mail
+from tenancy.models import User
+from tenancy.services import people
+from tenancy.services.mail import send_due_mail
 
 
 def sent_mail() -> list[mail.EmailMessage]:

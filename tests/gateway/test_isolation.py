@@ -18,7 +18,8 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from base.ids import day_of, uuid7
 from billing.models import CreditGrant, UsageRecord, UsageRollup, Wallet
 from billing.services import credits as credit_services
-from gateway.models import APIKey, Batch, Membership, Project, StoredFile, Tenant
+from gateway.models import Batch, StoredFile
+from tenancy.models import APIKey, Membership, Project, Tenant
 
 pytestmark = pytest.mark.django_db
 

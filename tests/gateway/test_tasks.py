@@ -36,11 +36,12 @@ from billing.writer.apply import apply_now
 from billing.writer.operations import Reserve, Settle
 from gateway import tasks
 from gateway.batches.driver import Driver
-from gateway.models import AuditEvent, Batch, Invitation, OutgoingMail, RefusalCount, SignInLink, StoredFile
-from gateway.services import links, mail, members
+from gateway.models import Batch, RefusalCount, StoredFile
+from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink
+from tenancy.services import links, mail, members
 from tests.billing.conftest import MovedClock
 from tests.gateway import due as rows_due
-from tests.gateway.conftest import make_party
+from tests.parties import make_party
 from tests.rows import again
 
 pytestmark = pytest.mark.slow

@@ -16,10 +16,10 @@ from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Pla
 from billing.services import cards, credits, plans, wallets
 from billing.services.plans import TERMS
 from gateway.bootstrap import open_runtime
-from gateway.models import Project, Tenant
-from gateway.services import keys
 from inference.clients.fake import FakeEngine
 from routing.services.catalogue import add_model
+from tenancy.models import Project, Tenant
+from tenancy.services import keys
 from tests.rows import again
 from tests.waiting import until
 

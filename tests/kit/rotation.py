@@ -20,9 +20,9 @@ from django.http import HttpRequest  # noqa: E402
 from django_scopes import scopes_disabled  # noqa: E402
 
 from base.sealing import SealError, seal, unseal  # noqa: E402
-from gateway.models import Project, Tenant, User  # noqa: E402
-from gateway.services import keys, links  # noqa: E402
 from routing.services.catalogue import add_model  # noqa: E402
+from tenancy.models import Project, Tenant, User  # noqa: E402
+from tenancy.services import keys, links  # noqa: E402
 
 
 def request_with(session: SessionStore) -> HttpRequest:

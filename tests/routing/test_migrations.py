@@ -8,8 +8,8 @@ import pytest
 from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 
-from gateway.models import Project, Tenant
 from routing.models import Adapter, PublicModel
+from tenancy.models import Project, Tenant
 
 pytestmark = pytest.mark.django_db
 FILL = "0004_adapters_of_only_projects"

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from gateway.api.organization.base import Body, OrganizationView, unix
 from gateway.errors.refusal import Refusal
-from gateway.models import AuditEvent
+from tenancy.models import AuditEvent
 
 TYPES = {
     "key.created": "api_key.created",

@@ -19,7 +19,7 @@ from rest_framework.views import APIView
 from gateway.api.authentication import AdminKeyAuthentication, bearer
 from gateway.api.base import TenantView
 from gateway.errors.refusal import Refusal
-from gateway.services.access import Access
+from tenancy.services.access import Access
 
 Body = dict[str, Any]
 

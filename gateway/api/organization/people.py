@@ -12,8 +12,8 @@ from gateway.api.organization.base import Body, OrganizationView, unix
 from gateway.api.organization.projects import expiry_of
 from gateway.api.throttles import InvitationThrottle
 from gateway.errors.refusal import Refusal
-from gateway.models import AdminAPIKey, Invitation, Membership
-from gateway.services import admin_keys, members
+from tenancy.models import AdminAPIKey, Invitation, Membership
+from tenancy.services import admin_keys, members
 
 _ROLES = {"owner": Membership.Role.OWNER, "reader": Membership.Role.MEMBER}
 

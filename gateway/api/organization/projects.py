@@ -12,9 +12,9 @@ from rest_framework.response import Response
 
 from gateway.api.organization.base import Body, OrganizationView, unix
 from gateway.errors.refusal import Refusal
-from gateway.models import APIKey, Project
-from gateway.services import keys, tenants
-from gateway.services.scopes import ALL, READ_ONLY
+from tenancy.models import APIKey, Project
+from tenancy.services import keys, tenants
+from tenancy.services.scopes import ALL, READ_ONLY
 
 _ALL_READ = "api.all.read"
 _LONGEST_SECONDS = 100 * 366 * 24 * 3600

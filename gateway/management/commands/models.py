@@ -13,7 +13,6 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.errors import ServiceError
 from base.home import as_meant
-from gateway.models import Tenant
 from gateway.services.adapters import add_adapter_folder, remove_adapter
 from gateway.services.engine_states import EngineState, wait_for_adapter, wait_until_loaded
 from gateway.services.local_models import add_local_model
@@ -23,6 +22,7 @@ from inference.open import remote_dialects
 from routing.models import Adapter, Deployment, Node
 from routing.services.catalogue import LOCAL, remove_model, set_alias
 from routing.services.defaults import ensure_default_routes
+from tenancy.models import Tenant
 
 REMOTE_OPTIONS = ("max_context", "max_output", "concurrency", "shared_prefixes", "images")
 START_SECONDS = 10.0  # `serve` starts a worker for the first model of its node

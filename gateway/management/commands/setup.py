@@ -13,7 +13,8 @@ from base.home import close_to_others
 from billing.services import cards, plans
 from gateway.backup import former_migrations
 from gateway.management.steps import Steps
-from gateway.services import mail, moved_home, remote_models, roles
+from gateway.services import moved_home, remote_models
+from tenancy.services import mail, roles
 
 
 class Command(BaseCommand):

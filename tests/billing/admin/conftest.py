@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from gateway.models import User
+from tenancy.models import User
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ from billing.services.errors import InsufficientCreditError
 from billing.writer import open_writer
 from billing.writer.apply import apply_now
 from billing.writer.operations import ExpireGrants, Extend, GrantsExpired, Held, Release, Repin, Settle, Settled, TrueUp
-from gateway.models import Tenant
+from tenancy.models import Tenant
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import MovedClock, roll
 from tests.billing.writer.world import extend, grant, make_wallet, patient, reserve, settle

@@ -15,7 +15,7 @@ from billing.models import Budget, CreditGrant, Wallet
 from billing.services import budgets, credits, wallets
 from billing.writer import Writer, open_writer
 from billing.writer.operations import Extend, Release, Renew, Repin, Reserve, Settle
-from gateway.models import Tenant
+from tenancy.models import Tenant
 
 OWNER, DEPLOYMENT, CARD = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
 

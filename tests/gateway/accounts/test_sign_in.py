@@ -14,8 +14,8 @@ from django.test import Client
 from django.utils import timezone
 
 from billing.models import CreditGrant, Plan
-from gateway.models import Membership, SignInLink, Tenant, User
-from gateway.services import links, members, people
+from tenancy.models import Membership, SignInLink, Tenant, User
+from tenancy.services import links, members, people
 from tests.gateway.post import move, sent_mail
 
 pytestmark = pytest.mark.django_db

@@ -13,8 +13,8 @@ from django.core.management import call_command
 from django.test import Client
 
 from base.errors import ServiceError
-from gateway.models import Membership, User
-from gateway.services import members, people
+from tenancy.models import Membership, User
+from tenancy.services import members, people
 from tests.gateway.post import link_in, move, sent_mail
 
 pytestmark = pytest.mark.django_db

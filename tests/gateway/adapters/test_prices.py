@@ -11,11 +11,11 @@ from django.urls import reverse
 
 from billing.models import Hold
 from billing.services import cards
-from gateway.models import User
 from gateway.services.adapters import add_adapter_folder
 from routing import catalogue
 from routing.models import PublicModel
 from routing.services.catalogue import add_model
+from tenancy.models import User
 from tests.gateway.adapters.files import save
 from tests.gateway.edge.client import ask
 from tests.gateway.edge.server import with_runtime

@@ -23,12 +23,10 @@ from base.errors import ServiceError
 from base.storage import storage
 from billing.services import cards, plans
 from gateway.files import adapters as files
-from gateway.models import CatalogueEpoch, Project
 from gateway.services import worker_specs
 from gateway.services.adapters import adapters_of, add_adapter_folder, remove_adapter
 from gateway.services.local_models import add_local_model
 from gateway.services.remote_models import add_remote_model
-from gateway.services.tenants import activate_tenant, archive_project, deactivate_tenant
 from inference.config import EngineConfig
 from inference.sources.adapters import WEIGHTS
 from routing import catalogue
@@ -36,6 +34,8 @@ from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.own_models import OwnTerms
 from routing.services.catalogue import add_model, remove_model
 from routing.services.defaults import ensure_default_routes
+from tenancy.models import CatalogueEpoch, Project
+from tenancy.services.tenants import activate_tenant, archive_project, deactivate_tenant
 from tests.gateway.adapters.files import save, tensors
 
 pytestmark = pytest.mark.django_db(transaction=True)

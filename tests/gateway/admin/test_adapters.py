@@ -9,7 +9,6 @@ from django.test import Client
 from django.urls import reverse
 
 from billing.services import cards, plans
-from gateway.models import User
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.engines import Engines
 from gateway.runtime.live import Live
@@ -19,6 +18,7 @@ from routing import catalogue
 from routing.catalogue import NodeEntry, ReplicaEntry
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
+from tenancy.models import User
 from tests.gateway.adapters.files import save, tensors
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -15,11 +15,12 @@ from base.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards, plans
 from billing.services.reconciliation import reconcile_if_due
-from gateway.models import APIKey, Invitation, Membership, Project, RefusalCount, Tenant, User
-from gateway.services import keys, tenants
-from gateway.services.mail import queue_mail
+from gateway.models import RefusalCount
 from routing.catalogue import load
 from routing.models import Deployment, PublicModel
+from tenancy.models import APIKey, Invitation, Membership, Project, Tenant, User
+from tenancy.services import keys, tenants
+from tenancy.services.mail import queue_mail
 from tests.gateway.post import sent_mail
 
 pytestmark = pytest.mark.django_db

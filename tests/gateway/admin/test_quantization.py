@@ -9,10 +9,10 @@ from django.test import Client
 from django.urls import reverse
 
 from gateway.admin.remote import QUANTIZATIONS
-from gateway.models import User
 from gateway.services.worker_specs import engine_config
 from inference import config
 from routing.models import Deployment, PublicModel
+from tenancy.models import User
 
 
 @pytest.fixture

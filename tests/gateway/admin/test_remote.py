@@ -9,8 +9,8 @@ from django.test import Client
 from django.urls import reverse
 
 from base.sealing import unseal
-from gateway.models import User
 from routing.models import Deployment
+from tenancy.models import User
 from tests.upstream import MODEL, Upstream, serving_in_thread
 
 pytestmark = pytest.mark.django_db

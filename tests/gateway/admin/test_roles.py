@@ -12,8 +12,8 @@ from django.test import Client
 from django.urls import reverse
 
 from billing.models import Wallet
-from gateway.models import APIKey, SignInLink, User
-from gateway.services import roles
+from tenancy.models import APIKey, SignInLink, User
+from tenancy.services import roles
 
 pytestmark = pytest.mark.django_db
 BACKEND = "django.contrib.auth.backends.ModelBackend"

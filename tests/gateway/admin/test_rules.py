@@ -8,10 +8,10 @@ from django_scopes import scopes_disabled
 
 from billing.services.plans import ensure_default_plans
 from gateway.admin.rules import RouteRuleAdmin, RouteRuleForm
-from gateway.models import AuditEvent, User
 from routing.catalogue import Ceiling, load
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
 from routing.services.rules import MOST_CHARACTERS, MOST_EXAMPLES, MOST_OF_ALL
+from tenancy.models import AuditEvent, User
 
 pytestmark = pytest.mark.django_db
 URL = "admin:routing_routerule_add"

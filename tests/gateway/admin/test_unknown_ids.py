@@ -10,7 +10,7 @@ from django.db.models import ForeignKey
 from django.urls import reverse
 from unfold.admin import ModelAdmin
 
-from gateway.models import APIKey, Tenant
+from tenancy.models import APIKey, Tenant
 
 pytestmark = pytest.mark.django_db
 

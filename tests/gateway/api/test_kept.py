@@ -8,8 +8,9 @@ from functools import partial
 import pytest
 
 from base.sealing import unseal_bytes
-from gateway.models import APIKey, KeptAnswer
-from gateway.services import admin_keys, keys
+from gateway.models import KeptAnswer
+from tenancy.models import APIKey
+from tenancy.services import admin_keys, keys
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 

@@ -10,11 +10,11 @@ from django.utils import timezone
 from base.errors import RoleError
 from billing.models import Budget
 from billing.services.budgets import SpendLimits
-from gateway.models import APIKey, AuditEvent, Membership, User
 from gateway.runtime.principals import load_by_key
-from gateway.services import admin_keys, keys, members
-from gateway.services.restrictions import Restrictions
 from routing.models import PublicModel
+from tenancy.models import APIKey, AuditEvent, Membership, User
+from tenancy.services import admin_keys, keys, members
+from tenancy.services.restrictions import Restrictions
 from tests.gateway.api.test_management import assert_error, bearer, call, role_client
 
 pytestmark = pytest.mark.django_db

@@ -9,12 +9,12 @@ from django.utils import timezone
 
 from billing.models import CreditGrant, UsageRollup, Wallet
 from billing.services import credits as credit_services
-from gateway.models import AdminAPIKey, APIKey, AuditEvent, Membership, Project
-from gateway.services import keys, members
-from gateway.services.restrictions import Restrictions
 from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
-from tests.gateway.conftest import PASSWORD
+from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Membership, Project
+from tenancy.services import keys, members
+from tenancy.services.restrictions import Restrictions
 from tests.gateway.post import sent_mail
+from tests.parties import PASSWORD
 
 pytestmark = pytest.mark.django_db
 

@@ -11,10 +11,10 @@ import pytest
 from django.test import Client
 
 from billing.models import UsageRollup
-from gateway.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Project
 from gateway.runtime.principals import load_by_key
-from gateway.services import admin_keys, members
 from routing.models import PublicModel
+from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Project
+from tenancy.services import admin_keys, members
 from tests.gateway.post import sent_mail
 
 pytestmark = pytest.mark.django_db

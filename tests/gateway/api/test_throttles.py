@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from rest_framework.throttling import SimpleRateThrottle
 
-from gateway.models import APIKey, Invitation
-from gateway.services import admin_keys, links, members
+from tenancy.models import APIKey, Invitation
+from tenancy.services import admin_keys, links, members
 from tests.gateway.api.test_management import assert_error
 from tests.gateway.post import sent_mail
 

@@ -13,8 +13,9 @@ from base import storage
 from gateway.backup import files
 from gateway.backup.archive import BackupError
 from gateway.files import adapters
-from gateway.models import Project, StoredFile, Tenant
+from gateway.models import StoredFile
 from routing.models import Adapter, PublicModel
+from tenancy.models import Project, Tenant
 
 State = StoredFile.State
 

@@ -18,10 +18,11 @@ from billing.models import UsageRecord
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
-from gateway.models import APIKey, BatchLine, Tenant
+from gateway.models import BatchLine
 from gateway.runtime.batch_lines import credential_of
 from gateway.runtime.principal import Line
 from gateway.services.batches import cancel_batch
+from tenancy.models import APIKey, Tenant
 from tests.gateway.batches.conftest import CHAT, chat_line, jsonl, make_due, run_jobs, stage
 from tests.gateway.edge.client import ask
 from tests.gateway.edge.server import serving, with_runtime

@@ -15,7 +15,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.admission import request_of
 from gateway.generation.generation import start_generation
 from gateway.runtime.principal import LOWEST_BAND, Line
-from gateway.services.networks import parsed_networks
+from tenancy.services.networks import parsed_networks
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
 from tests.gateway.generation.test_fallback import make_two
 

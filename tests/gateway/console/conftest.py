@@ -8,7 +8,7 @@ from django.test import Client
 from base.ids import day_of, uuid7
 from billing.models import UsageRecord, UsageRollup, Wallet
 from billing.services.rollups import hour_of
-from gateway.models import Membership, User
+from tenancy.models import Membership, User
 
 
 @pytest.fixture

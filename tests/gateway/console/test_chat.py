@@ -11,8 +11,8 @@ from django.test import Client
 from base.units import MICRO
 from billing.models import PlanVersion, Wallet
 from billing.services import plans
-from gateway.models import Membership, Project, Tenant, User
 from routing.services.catalogue import add_model
+from tenancy.models import Membership, Project, Tenant, User
 
 pytestmark = pytest.mark.django_db
 CARDS = {"smollm2-135m-instruct": "smollm2-135m-instruct", "all-minilm-l6-v2": "all-minilm-l6-v2", "large": "none"}

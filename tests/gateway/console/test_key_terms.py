@@ -8,9 +8,9 @@ import pytest
 from django.utils import timezone
 
 from gateway.console.key_forms import KeyTermsForm
-from gateway.models import AdminAPIKey, APIKey, Membership
 from gateway.runtime.principals import load_by_key
-from gateway.services import admin_keys, keys
+from tenancy.models import AdminAPIKey, APIKey, Membership
+from tenancy.services import admin_keys, keys
 from tests.gateway.console.test_keys import SECRET, made, wanted
 
 pytestmark = pytest.mark.django_db

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 import pytest
 from django.contrib.sessions.models import Session
 
-from gateway.models import AdminAPIKey, APIKey, Membership
 from gateway.secrets.made_keys import COOKIE
-from gateway.services import keys
-from gateway.services.keys import digest_of
+from tenancy.models import AdminAPIKey, APIKey, Membership
+from tenancy.services import keys
+from tenancy.services.keys import digest_of
 
 pytestmark = pytest.mark.django_db
 

@@ -9,8 +9,8 @@ from django.test import Client
 from django.urls import reverse
 
 from billing.models import UsageRecord
-from gateway.models import User
 from routing.types import STEP_TITLES
+from tenancy.models import User
 
 pytestmark = pytest.mark.django_db
 HOSTILE = '<img src=x onerror="alert(1)">'

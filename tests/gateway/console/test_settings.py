@@ -8,7 +8,7 @@ import re
 import pytest
 from django.test import Client
 
-from gateway.models import AuditEvent, Tenant
+from tenancy.models import AuditEvent, Tenant
 
 pytestmark = pytest.mark.django_db
 

@@ -20,7 +20,7 @@ from gateway.console.amounts import show_charge, show_credits
 from gateway.console.refusals import error_rate
 from gateway.console.usage import _cell
 from gateway.models import RefusalCount
-from gateway.services import keys
+from tenancy.services import keys
 from tests.billing.conftest import open_hold
 
 pytestmark = pytest.mark.django_db

@@ -13,9 +13,9 @@ from django.contrib.sessions.backends.db import SessionStore
 from gateway.concurrency.caps import Cap
 from gateway.consumers import callers, responses
 from gateway.errors.refusal import Refusal
-from gateway.models import User
-from gateway.services.scopes import READ_ONLY, expanded
 from inference.types import FinishReason
+from tenancy.models import User
+from tenancy.services.scopes import READ_ONLY, expanded
 from tests.gateway.consumers.socket import Socket
 
 USER, PROJECT = UUID(int=70), UUID(int=71)

@@ -14,9 +14,9 @@ from gateway.edge import guard
 from gateway.edge.access import note_caller, principal_of
 from gateway.edge.routes import Route
 from gateway.errors.refusal import Refusal
-from gateway.services.scopes import MODELS
-from tests.gateway.conftest import make_party
+from tenancy.services.scopes import MODELS
 from tests.gateway.world import in_database
+from tests.parties import make_party
 
 FROM = ("192.0.2.7", 1234)
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.asgi import http_routes, websocket_routes
 from gateway.edge.routes import path
-from gateway.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY, expanded
+from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY, expanded
 from tests.gateway.edge.client import ask, assert_error
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")

@@ -14,7 +14,7 @@ from openai.lib.responses_websocket import AsyncResponsesWebSocketSession, Respo
 
 from billing.writer.errors import WriterError
 from billing.writer.operations import Settle
-from gateway.models import APIKey
+from tenancy.models import APIKey
 from tests.gateway.edge.server import sdk, serving, with_runtime
 from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, settled
 from tests.waiting import until
@@ -358,8 +358,8 @@ async def test_usage_is_told_pending_and_settled_to_its_own_tenant(tmp_path):
 def make_other():
     """Another tenant's key."""
     from billing.services import plans, wallets
-    from gateway.models import Project, Tenant
-    from gateway.services import keys
+    from tenancy.models import Project, Tenant
+    from tenancy.services import keys
 
     tenant = Tenant.objects.create(name="Other", slug="other")
     project = Project.objects.create(tenant=tenant, name="Default")

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from base.database.threads import DatabaseThreads
-from gateway.models import Project, Tenant
+from tenancy.models import Project, Tenant
 from tests.gateway.edge.world import KEY, make_world
 from tests.gateway.world import in_database
 

@@ -21,8 +21,8 @@ from gateway.generation import settlement
 from gateway.generation.generation import start_generation
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import Sweep
-from gateway.models import APIKey
 from inference.types import FinishReason, Kind
+from tenancy.models import APIKey
 from tests.gateway.doubles import CARD, collect, make_intent
 from tests.gateway.world import assert_books, engine_of, in_database, make_world, opened, principal_of, settled
 

@@ -13,7 +13,7 @@ from billing.models import UsageRecord
 from gateway.asgi import http_routes
 from gateway.models import KeptAnswer
 from gateway.replay import answers
-from gateway.services import admin_keys
+from tenancy.services import admin_keys
 from tests.gateway.batches.conftest import Desk, chat_line
 from tests.gateway.edge.client import Exchange, assert_error
 from tests.gateway.replay.conftest import chat

@@ -13,10 +13,11 @@ from django.utils import timezone
 
 from gateway.batches.driver import Driver
 from gateway.errors.refusal import Refusal
-from gateway.models import APIKey, KeptAnswer, StoredResponse
+from gateway.models import KeptAnswer, StoredResponse
 from gateway.replay import room
 from gateway.replay.answers import Claim, claim
 from gateway.replay.room import ROW_BYTES, Room
+from tenancy.models import APIKey
 from tests.gateway.api.test_kept import make
 from tests.gateway.batches.conftest import chat_line, place, run, stage
 from tests.gateway.edge.client import assert_error

@@ -12,9 +12,10 @@ from django.utils import timezone
 
 from base import clock
 from base.sealing import unseal_bytes
-from gateway.models import APIKey, KeptAnswer, Project
-from gateway.services import keys
+from gateway.models import KeptAnswer
 from gateway.services.purge import purge
+from tenancy.models import APIKey, Project
+from tenancy.services import keys
 from tests.gateway.edge.client import Exchange, assert_error
 from tests.gateway.files.test_files import TYPE, form
 from tests.gateway.replay.conftest import chat

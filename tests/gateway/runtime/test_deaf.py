@@ -14,7 +14,7 @@ from base.ids import uuid7
 from billing.writer.postgresql import driver
 from gateway.generation.generation import start_generation
 from gateway.runtime import epoch, readiness
-from gateway.services import keys
+from tenancy.services import keys
 from tests.gateway.doubles import collect, make_intent
 from tests.gateway.world import assert_books, in_database, make_world, opened, principal_of, settled
 

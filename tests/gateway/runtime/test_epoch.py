@@ -10,9 +10,9 @@ import pytest
 
 from base import clock
 from base.ids import uuid7
-from gateway.models import CatalogueEpoch, TenantEpoch
 from gateway.runtime import epoch as epoch_module
 from gateway.runtime.epoch import STALE_AFTER, Epoch, EpochPoller, EpochStaleError, Reading, Stamp, read_epoch
+from tenancy.models import CatalogueEpoch, TenantEpoch
 
 
 async def test_reading_is_current_for_one_second(monkeypatch):

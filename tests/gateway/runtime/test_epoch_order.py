@@ -7,10 +7,10 @@ import threading
 import pytest
 from django.db import connection, connections, transaction
 
-from gateway.models import Project, Tenant
 from gateway.runtime import epoch_triggers
 from gateway.runtime.epoch import read_epoch
-from gateway.services import keys
+from tenancy.models import Project, Tenant
+from tenancy.services import keys
 
 pytestmark = [
     pytest.mark.postgresql,

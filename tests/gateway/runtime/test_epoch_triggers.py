@@ -7,9 +7,9 @@ from django.utils import timezone
 
 from base.trigger_set import _drop
 from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, Subscription, Wallet
-from gateway.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
 from gateway.runtime import epoch_triggers
 from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
+from tenancy.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 

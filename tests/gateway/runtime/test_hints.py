@@ -13,11 +13,11 @@ from billing.limits.redis.connection import RedisConnection
 from billing.limits.redis.store import SCRIPTS, RedisRateStore
 from billing.limits.types import Taken, Waiting
 from gateway.errors.refusal import Refusal
-from gateway.models import APIKey
 from gateway.runtime import epoch, hints
 from gateway.runtime.epoch import Epoch, EpochPoller, Reading
 from gateway.runtime.hints import Hints, hint_after_writes, publish
-from gateway.services import keys
+from tenancy.models import APIKey
+from tenancy.services import keys
 from tests.billing.limits.contract import lease
 from tests.gateway.world import in_database, make_world, opened
 from tests.waiting import until

@@ -6,13 +6,13 @@ from uuid import uuid4
 import pytest
 from django.urls import reverse
 
-from gateway.models import User
 from gateway.runtime.breaker import FIRST_SECONDS, Breaker
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.live import Live, live_of
 from inference.types import EngineInfo, Health, Histogram, Kind, Work
 from routing.catalogue import NodeEntry, ReplicaEntry
 from routing.models import Deployment, PublicModel
+from tenancy.models import User
 from tests.gateway.doubles import break_circuit
 
 pytestmark = pytest.mark.django_db

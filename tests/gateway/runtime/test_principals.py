@@ -22,12 +22,12 @@ from billing.models import Hold, Subscription, UsageRecord
 from billing.services import plans
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
-from gateway.models import APIKey, Membership, Project, Tenant, User
 from gateway.runtime import principals as principals_module
 from gateway.runtime.epoch import Epoch, Reading, read_epoch
 from gateway.runtime.principal import Line
 from gateway.runtime.principals import Principals, load_by_key, load_by_session
-from gateway.services import keys, tenants
+from tenancy.models import APIKey, Membership, Project, Tenant, User
+from tenancy.services import keys, tenants
 from tests.gateway.doubles import StandingEpoch, make_intent
 from tests.gateway.world import engine_of, in_database, make_world, opened, principal_of, settled
 from tests.waiting import until

@@ -13,10 +13,11 @@ from django.utils import timezone
 from base.ids import uuid7
 from billing.models import Reconciliation
 from gateway import tasks
-from gateway.audit import LEAST_AUDIT_DAYS
-from gateway.models import AuditEvent, Invitation, OutgoingMail, RefusalCount, SignInLink
-from gateway.services import links, members
+from gateway.models import RefusalCount
 from gateway.services.purge import purge
+from tenancy.audit import LEAST_AUDIT_DAYS
+from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink
+from tenancy.services import links, members
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 

@@ -11,7 +11,6 @@ from django_scopes import scopes_disabled
 from base.errors import ServiceError
 from base.sealing import unseal
 from billing.services import cards
-from gateway.models import AuditEvent
 from gateway.runtime.engines import spec_of
 from gateway.secrets.remote_engines import open_deployment
 from gateway.services.remote_models import add_remote_model, reseal_credentials, try_again
@@ -19,6 +18,7 @@ from inference.types import Usage
 from routing import catalogue
 from routing.models import Deployment, PublicModel, RouteRule
 from routing.services.catalogue import add_model
+from tenancy.models import AuditEvent
 from tests.upstream import MODEL, Upstream, serving_in_thread
 
 pytestmark = pytest.mark.django_db

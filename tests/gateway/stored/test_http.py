@@ -11,14 +11,15 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from billing.services import plans, wallets
-from gateway.models import Project, StoredResponse, Tenant
+from gateway.models import StoredResponse
 from gateway.runtime.tenant_cache import TenantCache
-from gateway.services import keys
 from gateway.services.purge import purge
 from gateway.stored import conversation, rows
 from inference.messages import Image, Message
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
+from tenancy.models import Project, Tenant
+from tenancy.services import keys
 from tests.gateway.edge.test_sdk import COST, HI, stage
 from tests.gateway.wire.test_images import data_url, png
 from tests.gateway.world import assert_books, in_database

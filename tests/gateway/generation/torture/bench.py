@@ -25,12 +25,10 @@ from gateway.generation import hold as hold_module
 from gateway.generation import settlement
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.leases import Leases
-from gateway.models import CatalogueEpoch, Project, Tenant
 from gateway.runtime import breaker
 from gateway.runtime import runtime as runtime_module
 from gateway.runtime.epoch import EpochPoller
 from gateway.runtime.principal import Line, Principal
-from gateway.services import keys
 from inference.clients import fake
 from inference.clients.remote import engine as remote_engine
 from inference.clients.remote import run as remote_run
@@ -38,6 +36,8 @@ from inference.messages import Message
 from inference.types import SamplingParams
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
+from tenancy.models import CatalogueEpoch, Project, Tenant
+from tenancy.services import keys
 from tests.billing.conftest import MovedClock
 from tests.billing.writer.world import patient
 from tests.gateway.doubles import make_intent

@@ -22,9 +22,9 @@ from billing.services.errors import CardError, InsufficientCreditError
 from gateway.errors.refusal import Refusal
 from gateway.generation.attempts import attempt_id
 from gateway.generation.sweep import Sweep
-from gateway.models import APIKey
-from gateway.services import keys
 from inference.types import Finished, FinishReason, Usage
+from tenancy.models import APIKey
+from tenancy.services import keys
 from tests.gateway.generation.torture import prices
 from tests.gateway.generation.torture.bench import (
     FOREIGN,

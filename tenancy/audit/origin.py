@@ -1,0 +1,70 @@
+"""Who makes the current request, and from where: set by the middleware, read by the audit trail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from django.http import HttpRequest
+
+from tenancy.models import AdminAPIKey, APIKey, User
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where a change comes from: a request (with its API key, once authenticated), or a command when there is none."""
+
+    request: HttpRequest | None = None
+    request_id: UUID | None = None
+    key: APIKey | None = None
+    admin_key: AdminAPIKey | None = None
+
+    @property
+    def user(self) -> User | None:
+        """The signed-in user, None without one."""
+        user = getattr(self.request, "user", None)
+        return user if isinstance(user, User) else None
+
+    @property
+    def address(self) -> str:
+        """The client's address, as the HTTP server determined it from trusted proxies."""
+        return "" if self.request is None else str(self.request.META.get("REMOTE_ADDR") or "")
+
+    @property
+    def actor(self) -> str:
+        """The user, key or command as text for the trail."""
+        if self.key is not None:
+            return f"key {self.key}"
+        if self.admin_key is not None:
+            return f"admin key {self.admin_key}"
+        if self.user is not None:
+            return self.user.email
+        return "anonymous" if self.request is not None else _command()
+
+
+_origin: ContextVar[Origin | None] = ContextVar("sluice_origin", default=None)
+
+
+def current() -> Origin:
+    """Return the current origin: the request being answered, else the running command."""
+    return _origin.get() or Origin()
+
+
+@contextmanager
+def asked_by(request: HttpRequest, request_id: UUID) -> Iterator[None]:
+    """Within the context, recorded events have `request` as their origin."""
+    token = _origin.set(Origin(request, request_id))
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+def _command() -> str:
+    name = Path(sys.argv[0]).name
+    return f"manage.py {sys.argv[1]}" if name == "manage.py" and len(sys.argv) > 1 else name or "python"

@@ -1,0 +1,22 @@
+"""Users, tenants, projects, memberships and keys; the audit trail and mail. They belong to Django's app `gateway`."""
+
+from tenancy.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
+from tenancy.models.admin_keys import AdminAPIKey
+from tenancy.models.audit import AuditEvent
+from tenancy.models.mail import OutgoingMail
+from tenancy.models.tenants import Membership, Project, Tenant, User
+
+__all__ = [
+    "APIKey",
+    "AdminAPIKey",
+    "AuditEvent",
+    "CatalogueEpoch",
+    "Invitation",
+    "Membership",
+    "OutgoingMail",
+    "Project",
+    "SignInLink",
+    "Tenant",
+    "TenantEpoch",
+    "User",
+]

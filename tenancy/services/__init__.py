@@ -1,0 +1,1 @@
+"""Writes of tenants, members and keys: one verb, one transaction."""

@@ -1,0 +1,112 @@
+"""Mail: written as rows in the transaction of what it tells of, sent by a sweep, at least once.
+
+Taking a mail postpones its next attempt in the same statement. So two sweeps never send one mail at the same time, no
+lock is held while a mail server is spoken to, and what a killed process had taken is sent again later: a mail comes
+twice only where a process died between the server's yes and our note of it.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from smtplib import SMTPRecipientsRefused
+
+from django.core.mail import send_mail
+from django.db.models import F
+
+from base import clock
+from base.sealing import SealError, seal, unseal
+from tenancy.models import OutgoingMail
+
+logger = logging.getLogger("sluice.jobs")
+
+BACK_OFF = [timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 120, 240, 480)]
+"""How long after each attempt the next one comes; after one more than these a mail is given up."""
+_State = OutgoingMail.State
+
+
+def queue_mail(*, to: str, subject: str, text: str) -> OutgoingMail:
+    """Store a mail to be sent once the transaction is committed; nothing is sent where it is rolled back."""
+    return _queued(to=to, subject=_line(subject), sealed_text=seal(text))
+
+
+def queue_notice(*, to: str, subject: str, text: str) -> None:
+    """Store a mail that is sent after all others, unless one of that subject waits for the same address already."""
+    alike = {"to": to, "subject": _line(subject)}
+    if not OutgoingMail.objects.filter(state=_State.WAITING, **alike).exists():
+        _queued(**alike, sealed_text=seal(text), is_notice=True)
+
+
+def _queued(**fields: object) -> OutgoingMail:
+    """Store a mail that is due by the clock that sending reads: SQLite's default rounds up to the next millisecond."""
+    return OutgoingMail.objects.create(**fields, next_attempt_at=clock.now())
+
+
+def _line(subject: str) -> str:
+    """Return a subject as it is sent: names in it may have line breaks, with which no mail can be."""
+    return " ".join(subject.split())[:250]
+
+
+def send_due_mail() -> bool:
+    """Send the mail that is due for the longest, notices last; return whether there was one."""
+    now = clock.now()
+    due = OutgoingMail.objects.filter(state=_State.WAITING, next_attempt_at__lte=now)
+    mail = due.order_by("is_notice", "next_attempt_at", "id").first()
+    if mail is not None and _take(mail, now):
+        _send(mail)
+    return mail is not None
+
+
+def send_unread_mail() -> int:
+    """Let mail whose text could not be read be sent after all where it can be by now; return how many that is."""
+    found = 0
+    for mail in OutgoingMail.objects.filter(state=_State.FAILED).exclude(sealed_text=""):
+        try:
+            unseal(mail.sealed_text)
+        except SealError:
+            continue
+        same = OutgoingMail.objects.filter(pk=mail.pk, state=_State.FAILED)
+        found += same.update(state=_State.WAITING, attempts=0, error="", next_attempt_at=clock.now(), ended_at=None)
+    return found
+
+
+def _take(mail: OutgoingMail, now: datetime) -> bool:
+    """Count an attempt and postpone the next; return whether this attempt is ours."""
+    if mail.attempts > len(BACK_OFF):  # a process died in the last one
+        _end(mail, _State.FAILED, error=mail.error or "The last attempt was cut off.")
+        return False
+    wait = BACK_OFF[min(mail.attempts, len(BACK_OFF) - 1)]
+    same = OutgoingMail.objects.filter(pk=mail.pk, state=_State.WAITING, attempts=mail.attempts)
+    return bool(same.update(attempts=F("attempts") + 1, next_attempt_at=now + wait))
+
+
+def _send(mail: OutgoingMail) -> None:
+    try:
+        text = unseal(mail.sealed_text)
+    except SealError:
+        # Once the secret is known again `send_unread_mail` gives it another chance.
+        reason = "Its text was encrypted under another secret: make that a fallback, then run `manage.py setup`."
+        logger.warning("a mail could not be sent", extra={"mail": mail.pk, "error": reason, "given_up": True})
+        mails = OutgoingMail.objects.filter(pk=mail.pk)
+        mails.update(state=_State.FAILED, error=reason, ended_at=clock.now())
+        return
+    try:
+        send_mail(mail.subject, text, None, [mail.to])
+    except Exception as error:  # noqa: BLE001 - whatever a backend raises: kept with the mail, which is tried again
+        is_last = mail.attempts == len(BACK_OFF) or _is_refused_for_good(error)
+        reason = str(error)[:300] or type(error).__name__
+        logger.warning("a mail could not be sent", extra={"mail": mail.pk, "error": reason, "given_up": is_last})
+        if is_last:
+            _end(mail, _State.FAILED, error=reason)
+        else:
+            OutgoingMail.objects.filter(pk=mail.pk).update(error=reason)
+        return
+    _end(mail, _State.SENT, error="")
+
+
+def _end(mail: OutgoingMail, state: str, *, error: str) -> None:
+    OutgoingMail.objects.filter(pk=mail.pk).update(state=state, error=error, sealed_text="", ended_at=clock.now())
+
+
+def _is_refused_for_good(error: Exception) -> bool:
+    return isinstance(error, SMTPRecipientsRefused) and all(code >= 500 for code, _ in error.recipients.values())

@@ -1,0 +1,125 @@
+"""What an API key may do at most, beside its scopes: models, networks, rates and what it may spend."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from base.errors import ServiceError
+from billing.models import Wallet
+from billing.services.budgets import SpendLimits, limits_of, set_budget
+from billing.services.plans import latest_versions
+from routing.services.catalogue import models_seen
+from tenancy.audit.trail import record
+from tenancy.models import APIKey, Project
+from tenancy.services.networks import parsed_networks
+
+_RATES = ("request_limit", "credit_limit", "concurrency")
+_LARGEST = {"request_limit": 2**31 - 1, "credit_limit": 2**62, "concurrency": 2**31 - 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """Empty lists and None restrict nothing. `request_limit` and `credit_limit` (µcr) are for a minute."""
+
+    allowed_models: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    request_limit: int | None = None
+    credit_limit: int | None = None
+    concurrency: int | None = None
+    spend: SpendLimits = field(default_factory=SpendLimits)
+
+    @classmethod
+    def of(cls, key: APIKey) -> Restrictions:
+        """Return those of a key."""
+        rates = {name: getattr(key, name) for name in _RATES}
+        return cls(tuple(key.allowed_models), tuple(key.networks), **rates, spend=limits_of(key.budget))
+
+    @classmethod
+    def named(cls, terms: Mapping[str, Any]) -> Restrictions:
+        """Return those that `terms` has by their names; what it lacks restricts nothing."""
+        rates = {name: terms.get(name) for name in _RATES}
+        spend = SpendLimits(**{one.name: terms.get(one.name) for one in fields(SpendLimits)})
+        models, networks = terms.get("allowed_models", ()), terms.get("networks", ())
+        return cls(tuple(models), tuple(networks), **rates, spend=spend)
+
+    def by_name(self) -> dict[str, Any]:
+        """Return what `named` takes."""
+        values = asdict(self)
+        spend: dict[str, Any] = values.pop("spend")
+        return {**values, **spend}
+
+    def wider_than(self, other: Restrictions) -> str:
+        """Return the first field in which these allow what `other` doesn't; "" if there is none."""
+        models, networks = set(other.allowed_models), parsed_networks(other.networks)
+        if models and not (self.allowed_models and models.issuperset(self.allowed_models)):
+            return "allowed_models"
+        inside = (
+            any(one.version == around.version and one.subnet_of(around) for around in networks)  # type: ignore[arg-type]
+            for one in parsed_networks(self.networks)
+        )
+        if networks and not (self.networks and all(inside)):
+            return "networks"
+        limits, bounds = self.by_name(), other.by_name()
+        for name in (*_RATES, *(one.name for one in fields(SpendLimits))):
+            if bounds[name] is not None and (limits[name] is None or limits[name] > bounds[name]):
+                return name
+        return ""
+
+    def checked(self, project: Project, had: Collection[str] = ()) -> Restrictions:
+        """Return the same in one spelling; raise ServiceError naming what is wrong for a key of the project.
+
+        The models that it `had` may be gone by now.
+        """
+        models = tuple(sorted(set(self.allowed_models)))
+        seen = models_seen(project.tenant_id, project.id).filter(name__in=models)
+        known = {*had, *seen.values_list("name", flat=True)}
+        if unknown := [name for name in models if name not in known]:
+            text = f"There is no model {unknown[0][:120]!r} for the project {project.name}."
+            raise ServiceError("allowed_models", text)
+        for name in _RATES:
+            limit = getattr(self, name)
+            if limit is not None and not 1 <= limit <= _LARGEST[name]:
+                raise ServiceError(name, f"It must be between 1 and {_LARGEST[name]}.")
+        for one in fields(SpendLimits):
+            limit = getattr(self.spend, one.name)
+            if limit is not None and not 0 <= limit <= 2**62:
+                raise ServiceError(one.name, f"It must be between 0 and {2**62} µcr.")
+        networks = tuple(str(network) for network in parsed_networks(self.networks))
+        rates = {name: getattr(self, name) for name in _RATES}
+        return Restrictions(models, networks, **rates, spend=self.spend)
+
+    def put_on(self, key: APIKey) -> None:
+        """Set them on the key, except what it may spend; it isn't saved."""
+        key.allowed_models, key.networks = list(self.allowed_models), list(self.networks)
+        for name in _RATES:
+            setattr(key, name, getattr(self, name))
+
+    def put_budget(self, key: APIKey) -> None:
+        """Have the saved key spend no more than this, in the open transaction."""
+        before = limits_of(key.budget)
+        if before == self.spend:
+            return
+        wallet = Wallet.objects.only("id").get(tenant=key.tenant_id, name="main")
+        key.budget = set_budget(wallet=wallet.id, api_key=key.id, limits=self.spend)
+        APIKey.objects.of(key.tenant).filter(id=key.id).update(budget=key.budget)
+        shown = [
+            {f"{one.name}_micro": getattr(spend, one.name) for one in fields(SpendLimits)}
+            for spend in (before, self.spend)
+        ]
+        record("key.spend_limits", key, tenant=key.tenant_id, before=shown[0], after=shown[1])
+
+
+def users_of(model: str) -> str:
+    """Return in words which plans and how many keys name that model among those they are for; "" where none does."""
+    plans = [version.plan.name for version in latest_versions() if model in version.allowed_models]
+    lists = (
+        APIKey.objects.unscoped()
+        .filter(revoked_at=None)
+        .exclude(allowed_models=[])
+        .values_list("allowed_models", flat=True)
+    )
+    keys = sum(model in names for names in lists.iterator())
+    told = [f"plan {name}" for name in plans] + ([f"{keys} key{'s' * (keys > 1)}"] if keys else [])
+    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
