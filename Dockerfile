@@ -36,6 +36,7 @@ WORKDIR /app
 COPY manage.py LICENSE ./
 COPY base base
 COPY tenancy tenancy
+COPY fleet fleet
 COPY gateway gateway
 COPY billing billing
 COPY routing routing
@@ -44,7 +45,7 @@ COPY desk desk
 COPY templates templates
 COPY static static
 COPY deploy/docker deploy/docker
-RUN python -m compileall -q base tenancy gateway billing routing inference desk
+RUN python -m compileall -q base tenancy fleet gateway billing routing inference desk
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SLUICE_HOME=/var/lib/sluice \
     SLUICE_RUNTIME_DIR=/tmp/sluice
 USER 10001:10001

@@ -19,6 +19,7 @@ from billing.limits.memory import MemoryRateStore
 from billing.limits.types import RateStore
 from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
+from fleet.nodes import note_seen
 from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, SWEEP_LEASE, Sweep
@@ -32,7 +33,6 @@ from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import load_snapshot
-from gateway.services.nodes import note_seen
 from gateway.stored.runs import cancel_as_asked
 
 HEALTH_INTERVAL = 0.5

@@ -14,10 +14,10 @@ from base.heartbeat import touch_heartbeat
 from billing import jobs as billing
 from billing.jobs import Job, sweep_job
 from billing.services.reconciliation import reconcile_if_due
+from fleet import adapter_files
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
-from gateway.files import adapters
 from gateway.services import files
 from gateway.services.batches import forget_batches
 from gateway.services.purge import purge
@@ -42,7 +42,7 @@ def jobs() -> tuple[Job, ...]:
         Job("gateway.purge", _purge, every_s=60),
         sweep_job("gateway.responses", losses(), every_s=30),
         _files(),
-        Job("gateway.adapters", lambda: adapters.sweep(clock.now(), limit=20) > 0, every_s=300),
+        Job("gateway.adapters", lambda: adapter_files.sweep(clock.now(), limit=20) > 0, every_s=300),
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_lines", Driver().step, every_s=1),
         Job("gateway.batch_output", finish, every_s=1),

@@ -9,8 +9,8 @@ from django import forms
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from base.errors import ServiceError
+from fleet.adapters import bases
 from gateway.admin.choices import NameField, rate_cards
-from gateway.services.adapters import bases
 from tenancy.models import Tenant
 
 _FIELDS = {"base": "base", "name": "name", "source": "folder", "config": "folder", "file_id": "folder"}

@@ -14,11 +14,11 @@ from unfold.decorators import action, display
 
 from base.errors import ServiceError
 from billing.admin.base import RowsAdmin
+from fleet.adapters import add_adapter_folder, remove_adapter
 from gateway.admin.adapters import NewAdapterForm
 from gateway.admin.choices import NameField, NamesField, models, rate_cards, tasks
 from gateway.admin.model_states import columns_of, served_by, state_field
 from gateway.runtime.live import live_of
-from gateway.services.adapters import add_adapter_folder, remove_adapter
 from inference.types import Kind
 from routing.models import ModelAlias, PublicModel, RouteRule
 from routing.services.catalogue import check_alias

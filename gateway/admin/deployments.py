@@ -15,10 +15,10 @@ from unfold.decorators import action, display
 
 from base.errors import ServiceError
 from billing.admin.base import RowsAdmin
+from fleet.remote_models import Added, add_remote_model, try_again
 from gateway.admin.engine_work import lines_of, tenants_of
 from gateway.admin.remote import DeploymentForm, NewRemoteForm
 from gateway.runtime.live import DeploymentState, live_of
-from gateway.services.remote_models import Added, add_remote_model, try_again
 from routing.models import Deployment, Replica
 from routing.services.catalogue import place_locally
 

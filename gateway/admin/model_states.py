@@ -9,9 +9,9 @@ from uuid import UUID
 from unfold.decorators import display
 
 from billing.models import Subscription
+from fleet.adapters import own_terms
 from gateway.runtime.engine_entry import AdapterPlace
 from gateway.runtime.live import DeploymentState, Live
-from gateway.services.adapters import own_terms
 from routing.models import Adapter, PublicModel
 
 _LABELS = {

@@ -18,9 +18,9 @@ from unfold.widgets import (
 from base.errors import ServiceError
 from base.home import as_stored
 from base.sealing import seal
+from fleet.remote_models import checked
+from fleet.worker_specs import WorkerSpecError, checked_engine
 from gateway.admin.choices import NameField, rate_cards
-from gateway.services.remote_models import checked
-from gateway.services.worker_specs import WorkerSpecError, checked_engine
 from inference.open import remote_dialects
 from inference.types import Kind
 from routing.models import Deployment

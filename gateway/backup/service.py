@@ -18,12 +18,12 @@ from django.db import connection, connections
 from django.db.migrations.loader import MigrationLoader
 
 from billing.services.holds import end_restored_leases
+from fleet.worker_specs import is_worker_running
 from gateway.backup import archive, former_migrations, home, postgresql, secrets, sqlite
 from gateway.backup import files as tenants_files
 from gateway.backup.archive import BackupError, Manifest
 from gateway.backup.work_folder import BACKUP, RESTORE, work_folder
 from gateway.services import moved_home
-from gateway.services.worker_specs import is_worker_running
 
 SECRETS = "secrets.json"
 

@@ -14,11 +14,11 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from billing.models import Subscription
+from fleet.adapters import adapters_of, own_terms, remove_adapter
 from gateway.console.offers import Offer, active_subscription, offers_of
 from gateway.console.tenancy import Place, tenant_page
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.live import Live, live_of
-from gateway.services.adapters import adapters_of, own_terms, remove_adapter
 from inference.types import Kind
 from routing.catalogue import ModelEntry
 from routing.errors import RoutingError

@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from billing.models import Subscription
 from billing.selectors.prices import prices_at
+from fleet.adapters import own_terms
 from gateway.runtime.live import Live
-from gateway.services.adapters import own_terms
 from gateway.wire.models import ModelCard, model_card
 from routing.catalogue import Catalogue, ModelEntry
 from tenancy.models import Tenant

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from billing.models import Subscription
-from gateway.services.adapters import own_terms
+from fleet.adapters import own_terms
 from routing.catalogue import Catalogue
 from routing.conditions import meets, to_compare
 from routing.tasks import AUTO

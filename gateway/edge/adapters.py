@@ -12,6 +12,7 @@ from base import storage
 from base.errors import ServiceError
 from base.http.asgi import Receive, Scope, Send, send_json
 from base.ids import uuid7
+from fleet.adapters import adapters_of, add_adapter, check_adapter, remove_adapter
 from gateway.edge.access import principal_of
 from gateway.edge.http import read_body, require_method, runtime_of
 from gateway.edge.kept import take_request
@@ -21,7 +22,6 @@ from gateway.files import selectors
 from gateway.models import StoredFile
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
-from gateway.services.adapters import adapters_of, add_adapter, check_adapter, remove_adapter
 from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
 from gateway.wire.decode import decode, invalid, require_no_nul
 from gateway.wire.files import PREFIX

@@ -12,13 +12,13 @@ from django.utils import timezone
 
 from billing.models import PlanVersion
 from billing.selectors.prices import prices_at
+from fleet.adapters import own_terms
 from gateway.generation.choosing import Texts, ends_of, read
 from gateway.generation.estimates import estimate
 from gateway.generation.labelling import NO_LABELS, why_unsure
 from gateway.runtime.examples import Asker
 from gateway.runtime.live import Live
 from gateway.runtime.principal import models_of_key
-from gateway.services.adapters import own_terms
 from inference.messages import Message
 from routing import hook
 from routing.catalogue import Catalogue, ModelEntry

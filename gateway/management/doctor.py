@@ -27,14 +27,14 @@ from billing.models import PlanVersion, RateCardVersion
 from billing.selectors.reconciliation import last_reconciliation
 from billing.selectors.usage import waits_since
 from billing.services.plans import latest_versions
+from fleet.engine_states import EngineState, ask
+from fleet.local_models import FIRST_MODELS
+from fleet.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from gateway.management.doctor_remote import remote_engines
 from gateway.management.ports import readiness_request
 from gateway.management.symptom import Symptom
 from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
-from gateway.services.engine_states import EngineState, ask
-from gateway.services.local_models import FIRST_MODELS
-from gateway.services.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from routing.models import Deployment, ModelAlias, PublicModel
 from routing.services.catalogue import check_alias
 from routing.services.defaults import specialists

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from base.errors import ServiceError
 from base.sealing import SealError
+from fleet.remote_engines import REMOTE
+from fleet.trials import Seen, look_at
 from gateway.management.symptom import Symptom
-from gateway.secrets.remote_engines import REMOTE
-from gateway.services.trials import Seen, look_at
 from inference.engine import EngineSpec
 from routing.models import Deployment
 

@@ -12,8 +12,8 @@ from django.db import DatabaseError, connection
 
 from base import clock
 from billing.selectors.prices import prices_change_at
+from fleet.worker_specs import WorkerSpecError, fingerprint, save_spec, worker_spec_and_missing
 from gateway.management.supervisor import Supervisor
-from gateway.services.worker_specs import WorkerSpecError, fingerprint, save_spec, worker_spec_and_missing
 from routing.models import Deployment
 from tenancy.models import CatalogueEpoch
 

@@ -9,11 +9,11 @@ from uuid import UUID
 import structlog
 
 from base.home import worker_endpoint
+from fleet.node_keys import gateway_key
+from fleet.remote_engines import REMOTE, open_deployment
 from gateway.runtime.engine_entry import CHUNK_TOKENS, AdapterPlace, EngineEntry
 from gateway.runtime.flight import Flight
 from gateway.runtime.metrics import Metrics
-from gateway.secrets.node_keys import gateway_key
-from gateway.secrets.remote_engines import REMOTE, open_deployment
 from inference.engine import Engine, EngineSpec
 from inference.types import EngineInfo, Feature, Health
 from routing.catalogue import ADAPTABLE, DeploymentEntry, ReplicaEntry

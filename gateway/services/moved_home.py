@@ -11,8 +11,8 @@ from django.conf import settings
 from django.db import transaction
 
 from base.home import OF_HOME, name_below
-from gateway.services.local_models import FIRST_MODELS
-from gateway.services.worker_specs import with_cache
+from fleet.local_models import FIRST_MODELS
+from fleet.worker_specs import with_cache
 from routing.models import Deployment, Node
 from routing.services.defaults import specialists
 

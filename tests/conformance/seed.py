@@ -12,7 +12,7 @@ django.setup()
 
 from billing.models import CreditGrant, Plan  # noqa: E402
 from billing.services import credits, plans, wallets  # noqa: E402
-from gateway.services import local_models  # noqa: E402
+from fleet import local_models  # noqa: E402
 from routing.services.defaults import ensure_default_routes  # noqa: E402
 from tenancy.models import Project, Tenant  # noqa: E402
 from tenancy.services.admin_keys import create_admin_key  # noqa: E402

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from base import storage
 from base.ids import uuid7
+from fleet import adapter_files
 from gateway.batches.sending import Reply
-from gateway.files import adapters
 from gateway.models import Batch, BatchLine, KeptAnswer, StoredFile, StoredResponse
 from gateway.services.batches import new_batch
 from routing.models import Adapter, PublicModel
@@ -83,9 +83,9 @@ def _adapters(many):
     base, own = (PublicModel.objects.create(name=name, kinds=["chat"], context_length=9) for name in ("base", "own"))
     weights = storage.drafts() / "weights"
     weights.write_bytes(b"tensors")
-    adapters.put(Adapter.objects.create(model=own, base=base, config={}, rank=8, bytes=7), weights)
+    adapter_files.put(Adapter.objects.create(model=own, base=base, config={}, rank=8, bytes=7), weights)
     for _ in range(many):
-        adapters.put(Adapter(), weights)
+        adapter_files.put(Adapter(), weights)
     weights.unlink()
 
 

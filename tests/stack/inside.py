@@ -48,8 +48,8 @@ from billing.models import (  # noqa: E402
 from billing.rating import charge  # noqa: E402
 from billing.selectors.prices import prices_at  # noqa: E402
 from billing.services import cards, credits, plans, wallets  # noqa: E402
+from fleet.adapters import add_adapter_folder  # noqa: E402
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id  # noqa: E402
-from gateway.services.adapters import add_adapter_folder  # noqa: E402
 from inference.worker.record import ends_in  # noqa: E402
 from routing.models import Adapter, Deployment, Node, Replica  # noqa: E402
 from routing.services.catalogue import add_model  # noqa: E402
@@ -59,7 +59,7 @@ from tenancy.services.admin_keys import create_admin_key  # noqa: E402
 from tenancy.services.keys import create_key  # noqa: E402
 from tenancy.services.mail import queue_mail  # noqa: E402
 from tenancy.services.tenants import deactivate_tenant  # noqa: E402
-from tests.gateway.adapters.files import save  # noqa: E402
+from tests.fleet.adapters.files import save  # noqa: E402
 from tests.upstream import MODEL  # noqa: E402
 
 RATES = {

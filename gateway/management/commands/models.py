@@ -13,11 +13,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.errors import ServiceError
 from base.home import as_meant
-from gateway.services.adapters import add_adapter_folder, remove_adapter
-from gateway.services.engine_states import EngineState, wait_for_adapter, wait_until_loaded
-from gateway.services.local_models import add_local_model
-from gateway.services.remote_models import add_remote_model
-from gateway.services.worker_specs import WorkerSpecError, engine_config, is_worker_running, save_spec, worker_spec
+from fleet.adapters import add_adapter_folder, remove_adapter
+from fleet.engine_states import EngineState, wait_for_adapter, wait_until_loaded
+from fleet.local_models import add_local_model
+from fleet.remote_models import add_remote_model
+from fleet.worker_specs import WorkerSpecError, engine_config, is_worker_running, save_spec, worker_spec
 from inference.open import remote_dialects
 from routing.models import Adapter, Deployment, Node
 from routing.services.catalogue import LOCAL, remove_model, set_alias

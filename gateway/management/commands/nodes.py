@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.errors import ServiceError
-from gateway.secrets.node_keys import key_file
-from gateway.services.nodes import add_node, remove_node, renew_keys
+from fleet.node_keys import key_file
+from fleet.nodes import add_node, remove_node, renew_keys
 from routing.models import Node
 
 

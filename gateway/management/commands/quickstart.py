@@ -14,10 +14,11 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.errors import ServiceError
+from fleet import local_models
 from gateway.management.steps import Steps
 from gateway.management.welcome import told, welcome
 from gateway.runtime.address import address_of, usual_address
-from gateway.services import local_models, moved_home
+from gateway.services import moved_home
 
 
 class Command(BaseCommand):

@@ -7,8 +7,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.errors import ServiceError
-from gateway.services.replicas import add_replica, is_here, remove_replica
-from gateway.services.worker_specs import WorkerSpecError, save_spec, worker_spec
+from fleet.replicas import add_replica, is_here, remove_replica
+from fleet.worker_specs import WorkerSpecError, save_spec, worker_spec
 from routing.models import Deployment
 
 

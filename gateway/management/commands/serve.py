@@ -15,6 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, connection
 
 from base.home import runtime_directory
+from fleet.worker_specs import clear_socket
 from gateway.logs import configure_logs
 from gateway.management.doctor import database_problem
 from gateway.management.following import Following
@@ -25,7 +26,6 @@ from gateway.management.supervisor import FATAL, Supervisor
 from gateway.management.welcome import told, welcome
 from gateway.runtime.address import address_of, announced
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from gateway.services.worker_specs import clear_socket
 
 log = structlog.get_logger(__name__)
 

@@ -11,9 +11,10 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from base.home import close_to_others
 from billing.services import cards, plans
+from fleet import remote_models
 from gateway.backup import former_migrations
 from gateway.management.steps import Steps
-from gateway.services import moved_home, remote_models
+from gateway.services import moved_home
 from tenancy.services import mail, roles
 
 

@@ -12,11 +12,11 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.home import runtime_directory
+from fleet.worker_environment import worker_environment
+from fleet.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_spec
 from gateway.management.following import CHILD, Following
 from gateway.management.processes import ChildSpec, hide_environment
 from gateway.management.supervisor import Supervisor
-from gateway.services.worker_environment import worker_environment
-from gateway.services.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_spec
 
 DRAIN_SECONDS = 10.0
 

@@ -9,17 +9,17 @@ from django.test import Client
 from django.urls import reverse
 
 from billing.services import cards, plans
+from fleet.adapters import add_adapter_folder
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.engines import Engines
 from gateway.runtime.live import Live
-from gateway.services.adapters import add_adapter_folder
 from inference.types import EngineInfo, Health, Kind
 from routing import catalogue
 from routing.catalogue import NodeEntry, ReplicaEntry
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from tenancy.models import User
-from tests.gateway.adapters.files import save, tensors
+from tests.fleet.adapters.files import save, tensors
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ADD = "admin:routing_publicmodel_add_adapter"

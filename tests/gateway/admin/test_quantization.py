@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from fleet.worker_specs import engine_config
 from gateway.admin.remote import QUANTIZATIONS
-from gateway.services.worker_specs import engine_config
 from inference import config
 from routing.models import Deployment, PublicModel
 from tenancy.models import User

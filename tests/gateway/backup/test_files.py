@@ -10,9 +10,9 @@ from django.utils import timezone
 from django_scopes import scopes_disabled
 
 from base import storage
+from fleet import adapter_files
 from gateway.backup import files
 from gateway.backup.archive import BackupError
-from gateway.files import adapters
 from gateway.models import StoredFile
 from routing.models import Adapter, PublicModel
 from tenancy.models import Project, Tenant
@@ -77,7 +77,7 @@ def adapter(stored, tmp_path):
     adapter = Adapter.objects.create(model=own, base=base, config={}, rank=8, bytes=7)
     weights = tmp_path / "weights"
     weights.write_bytes(b"tensors")
-    adapters.put(adapter, weights)
+    adapter_files.put(adapter, weights)
     return adapter
 
 
@@ -87,7 +87,7 @@ def test_every_adapter_that_has_its_tensors_is_saved_and_put_back(stored, adapte
     saved = {key: (size, content.read()) for key, size, content in found}
     assert saved == {whole.key: (5, b"lines"), adapter.key: (7, b"tensors")}
 
-    adapters.remove(adapter)
+    adapter_files.remove(adapter)
     lacking = files.Stored()
     assert [key for key, _, _ in lacking] == [whole.key]
     assert lacking.missing == 1
@@ -111,7 +111,7 @@ def test_an_adapter_that_is_withdrawn_while_it_is_saved_counts_as_nothing_lost(a
 
 
 def test_a_restore_that_fails_leaves_no_adapter_that_was_not_there(adapter, tmp_path):
-    adapters.remove(adapter)
+    adapter_files.remove(adapter)
 
     def restore():
         with files.put_back(members_of(tmp_path, **{adapter.key: b"tensors"})):

@@ -11,17 +11,17 @@ from django.utils import timezone
 from base.units import MICRO
 from billing.selectors.prices import prices_at
 from billing.services import cards, plans
+from fleet.adapters import add_adapter_folder
 from gateway.console.catalogue import ModelLine
 from gateway.runtime.engine_entry import EngineEntry
 from gateway.runtime.engines import Engines
 from gateway.runtime.live import Live
-from gateway.services.adapters import add_adapter_folder
 from inference.types import EngineInfo, Health, Kind
 from routing import catalogue
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
-from tests.gateway.adapters.files import save
+from tests.fleet.adapters.files import save
 
 pytestmark = pytest.mark.django_db(transaction=True)
 RATES = {"input": 2 * MICRO, "cache_read": MICRO // 2, "output": 8 * MICRO}

@@ -10,8 +10,8 @@ import pytest
 
 from base import clock
 from billing.services import cards
+from fleet import worker_specs
 from gateway.management.following import Following
-from gateway.services import worker_specs
 from routing.services.catalogue import add_model
 
 pytestmark = pytest.mark.django_db

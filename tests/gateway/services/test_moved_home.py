@@ -7,11 +7,11 @@ import shutil
 
 import pytest
 
+from fleet import local_models
+from fleet.worker_specs import engine_config, save_spec, worker_spec
 from gateway.management import doctor
 from gateway.management.commands.models import _source
-from gateway.services import local_models
 from gateway.services.moved_home import take_over
-from gateway.services.worker_specs import engine_config, save_spec, worker_spec
 from routing.models import Deployment, Node
 from routing.services.catalogue import add_model
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from inference.sources import first_models
 from inference.sources.first_models import CHAT, EMBEDDING, specialists
 from tests.first_models import DESK, DESK_LABELS, SPECIALISTS
-from tests.gateway.adapters.files import save
+from tests.fleet.adapters.files import save
 from tests.inference.work_folders import leave
 
 ADAPTER, MERGED = "some-fields", "some-labels"

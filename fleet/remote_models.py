@@ -16,9 +16,9 @@ from base.sealing import SealError, resealed, seal
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from billing.services import cards
-from gateway.secrets.remote_engines import REMOTE
-from gateway.services.adapters import require_no_adapter
-from gateway.services.trials import Tried, try_remote
+from fleet.adapters import require_no_adapter
+from fleet.remote_engines import REMOTE
+from fleet.trials import Tried, try_remote
 from inference.engine import EngineSpec
 from inference.open import check_remote
 from routing.models import Deployment, PublicModel

@@ -10,9 +10,9 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 
 from base.errors import ServiceError
-from gateway.secrets.node_keys import gateway_key, key_file
-from gateway.services.nodes import add_node, remove_node, renew_keys
-from gateway.services.worker_specs import worker_spec
+from fleet.node_keys import gateway_key, key_file
+from fleet.nodes import add_node, remove_node, renew_keys
+from fleet.worker_specs import worker_spec
 from inference.curve import WorkerKeys, public_key_of
 from routing.models import Node
 from routing.services.catalogue import add_model

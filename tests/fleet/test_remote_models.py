@@ -11,9 +11,9 @@ from django_scopes import scopes_disabled
 from base.errors import ServiceError
 from base.sealing import unseal
 from billing.services import cards
+from fleet.remote_engines import open_deployment
+from fleet.remote_models import add_remote_model, reseal_credentials, try_again
 from gateway.runtime.engines import spec_of
-from gateway.secrets.remote_engines import open_deployment
-from gateway.services.remote_models import add_remote_model, reseal_credentials, try_again
 from inference.types import Usage
 from routing import catalogue
 from routing.models import Deployment, PublicModel, RouteRule

@@ -12,13 +12,13 @@ from django.db import transaction
 
 from billing.models import UsageRecord
 from billing.services import plans
+from fleet.adapters import add_adapter_folder, remove_adapter
 from gateway.batches.driver import Driver
-from gateway.services.adapters import add_adapter_folder, remove_adapter
 from routing.models import PublicModel, RouteRule, RouteTarget
 from tenancy.models import Project
 from tenancy.services import keys
 from tenancy.services.restrictions import Restrictions
-from tests.gateway.adapters.files import save, tensors
+from tests.fleet.adapters.files import save, tensors
 from tests.gateway.batches.conftest import Desk, chat_line, run
 from tests.gateway.consumers.socket import Socket
 from tests.gateway.edge.client import ask, assert_error

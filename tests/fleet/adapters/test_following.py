@@ -8,13 +8,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from base.storage import storage
+from fleet.adapters import add_adapter_folder
+from fleet.worker_specs import spec_file
 from gateway.management import following as module
 from gateway.management.following import RETRY_SECONDS, Following
-from gateway.services.adapters import add_adapter_folder
-from gateway.services.worker_specs import spec_file
 from inference.config import WorkerConfig
-from tests.gateway.adapters.files import save
-from tests.gateway.adapters.test_service import base
+from tests.fleet.adapters.files import save
+from tests.fleet.adapters.test_service import base
 
 __all__ = ["base"]
 

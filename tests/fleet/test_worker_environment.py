@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 from django.core.management import call_command
 
+from fleet.worker_environment import fetch_environment
 from gateway.management import processes
 from gateway.management.supervisor import Supervisor
-from gateway.services.worker_environment import fetch_environment
 from routing.models import Node
 
 SECRETS = {

@@ -22,11 +22,11 @@ from structlog.testing import capture_logs
 from base.errors import ServiceError
 from base.storage import storage
 from billing.services import cards, plans
-from gateway.files import adapters as files
-from gateway.services import worker_specs
-from gateway.services.adapters import adapters_of, add_adapter_folder, remove_adapter
-from gateway.services.local_models import add_local_model
-from gateway.services.remote_models import add_remote_model
+from fleet import adapter_files as files
+from fleet import worker_specs
+from fleet.adapters import adapters_of, add_adapter_folder, remove_adapter
+from fleet.local_models import add_local_model
+from fleet.remote_models import add_remote_model
 from inference.config import EngineConfig
 from inference.sources.adapters import WEIGHTS
 from routing import catalogue
@@ -36,7 +36,7 @@ from routing.services.catalogue import add_model, remove_model
 from routing.services.defaults import ensure_default_routes
 from tenancy.models import CatalogueEpoch, Project
 from tenancy.services.tenants import activate_tenant, archive_project, deactivate_tenant
-from tests.gateway.adapters.files import save, tensors
+from tests.fleet.adapters.files import save, tensors
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -328,7 +328,7 @@ def test_no_rule_is_made_for_all_that_leads_to_a_tenants_own(tmp_path, acme):
 
 def test_a_tenants_names_are_bounded_and_may_be_had_again(tmp_path, acme, monkeypatch):
     """Each stays in the catalogue when its model is withdrawn."""
-    monkeypatch.setattr("gateway.services.adapters.MOST_NAMES", 2)
+    monkeypatch.setattr("fleet.adapters.MOST_NAMES", 2)
     subscribe(acme, adapters=1)
 
     def had(name) -> None:
@@ -350,10 +350,10 @@ def test_an_operators_model_takes_over_no_name_of_an_adapter_or_a_tenant(tmp_pat
     add_adapter_folder(save(tmp_path / "law"), base="base", name="law")
     add_adapter_folder(save(tmp_path / "own"), base="base", name="own", tenant=acme.tenant)
     found = {"name": "x", "folder": "/m", "kinds": ["chat"], "context_length": 512}
-    monkeypatch.setattr("gateway.services.local_models._fetch", lambda *_: found)
+    monkeypatch.setattr("fleet.local_models._fetch", lambda *_: found)
     trial = SimpleNamespace(vector_width=0)
     tried = SimpleNamespace(info=SimpleNamespace(max_context=512), trials=(trial,))
-    monkeypatch.setattr("gateway.services.remote_models.try_remote", lambda _: tried)
+    monkeypatch.setattr("fleet.remote_models.try_remote", lambda _: tried)
 
     def assert_refused(name: str) -> None:
         with pytest.raises(ServiceError) as local:

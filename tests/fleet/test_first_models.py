@@ -8,15 +8,15 @@ import pytest
 from django.utils import timezone
 
 from billing.selectors.prices import prices_at
-from gateway.services import local_models
-from gateway.services.adapters import remove_adapter
-from gateway.services.local_models import add_first_models
+from fleet import local_models
+from fleet.adapters import remove_adapter
+from fleet.local_models import add_first_models
 from routing import catalogue
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.routes import route
 from routing.services.catalogue import remove_model
 from routing.types import RouteQuery
-from tests.gateway.adapters.files import save
+from tests.fleet.adapters.files import save
 from tests.routing.test_routes import ready
 
 pytestmark = pytest.mark.django_db(transaction=True)

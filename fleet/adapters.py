@@ -1,7 +1,7 @@
 """Adapters as public models: checked, stored, put into the catalogue with a price, and withdrawn.
 
 Tensors are stored before the model is shown and removed after it was withdrawn. Whether they fit their base is known to
-the workers that have it: `gateway.services.engine_states` tells what they say.
+the workers that have it: `fleet.engine_states` tells what they say.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from django.db.models import Q, Sum
 from base.errors import ServiceError
 from billing.models import PlanVersion, Subscription
 from billing.services import cards
-from gateway.files import adapters as files
+from fleet import adapter_files as files
 from inference.errors import ModelRefusedError
 from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, AdapterConfig, check_tensors, config_of
 from inference.types import Kind

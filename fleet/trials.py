@@ -12,7 +12,7 @@ from base.sealing import SealError
 from base.units import format_credits
 from billing import rating
 from billing.rating import CardPrices
-from gateway.secrets.remote_engines import open_deployment
+from fleet.remote_engines import open_deployment
 from inference.engine import Engine, EngineSpec
 from inference.errors import EngineError
 from inference.messages import Message

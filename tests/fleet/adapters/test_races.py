@@ -10,11 +10,11 @@ from django.db import transaction
 from base.errors import ServiceError
 from base.storage import storage
 from billing.services import cards, plans
-from gateway.services.adapters import add_adapter_folder, remove_adapter
+from fleet.adapters import add_adapter_folder, remove_adapter
 from routing.models import Adapter
 from routing.services.catalogue import add_model
 from tests.billing.services.test_races import at_once
-from tests.gateway.adapters.files import save
+from tests.fleet.adapters.files import save
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from base import clock
 from base.errors import ServiceError
-from gateway.secrets.node_keys import make_keys
+from fleet.node_keys import make_keys
 from routing.models import Node
 from routing.services.catalogue import LOCAL
 

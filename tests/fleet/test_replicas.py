@@ -9,9 +9,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from base.errors import ServiceError
-from gateway.services.nodes import add_node
-from gateway.services.replicas import add_replica, remove_replica
-from gateway.services.worker_specs import spec_file
+from fleet.nodes import add_node
+from fleet.replicas import add_replica, remove_replica
+from fleet.worker_specs import spec_file
 from routing import catalogue
 from routing.models import Replica
 from routing.services.catalogue import add_model

@@ -12,8 +12,8 @@ import pytest
 
 from base.home import runtime_directory, worker_endpoint
 from billing.services import cards
+from fleet import worker_specs
 from gateway.management.following import Following
-from gateway.services import worker_specs
 from inference.config import WorkerConfig
 from routing.models import Adapter, Deployment, PublicModel
 from routing.services.catalogue import add_model

@@ -18,8 +18,8 @@ from base import clock
 from base.home import as_meant, named_runtime_directory, runtime_directory, worker_endpoint
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
-from gateway.files import adapters as files
-from gateway.secrets.node_keys import key_file
+from fleet import adapter_files as files
+from fleet.node_keys import key_file
 from inference.config import EngineConfig, SettingError, WorkerConfig
 from routing.models import Adapter, Deployment, Node
 

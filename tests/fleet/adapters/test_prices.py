@@ -11,12 +11,12 @@ from django.urls import reverse
 
 from billing.models import Hold
 from billing.services import cards
-from gateway.services.adapters import add_adapter_folder
+from fleet.adapters import add_adapter_folder
 from routing import catalogue
 from routing.models import PublicModel
 from routing.services.catalogue import add_model
 from tenancy.models import User
-from tests.gateway.adapters.files import save
+from tests.fleet.adapters.files import save
 from tests.gateway.edge.client import ask
 from tests.gateway.edge.server import with_runtime
 from tests.gateway.world import RATES, assert_books, engine_of, in_database, make_world, opened, settled
