@@ -20,7 +20,6 @@ class GatewayConfig(AppConfig):
         """Install the epoch's triggers after each migrate or flush, and register checks and the audit trail."""
         from base.database.connections import lift_limits, restore_limits
         from gateway import checks  # noqa: F401 - checks registers itself
-        from gateway.accounts import adapter, failures
         from gateway.runtime import epoch_triggers
         from tenancy.audit import sign_ins, tracked, trail
         from tenancy.services import notices
@@ -36,6 +35,4 @@ class GatewayConfig(AppConfig):
         triggers.guard(trail.GUARD)
         tracked.connect()
         sign_ins.connect()
-        failures.connect()
-        adapter.connect()
         notices.connect()

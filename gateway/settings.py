@@ -79,6 +79,7 @@ INSTALLED_APPS = [
     "allauth.account",
     "allauth.mfa",
     "gateway",
+    "control",
     "billing",
     "routing",
 ]
@@ -91,22 +92,22 @@ SLUICE_SPECIALISTS = BASE_DIR / "desk/specialists"
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "gateway.middleware.PolicyMiddleware",
-    "gateway.middleware.RequestIdMiddleware",
+    "control.middleware.PolicyMiddleware",
+    "control.middleware.RequestIdMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "gateway.middleware.OriginMiddleware",
+    "control.middleware.OriginMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "allauth.account.middleware.AccountMiddleware",
-    "gateway.middleware.OperatorScopeMiddleware",
+    "control.middleware.OperatorScopeMiddleware",
 ]
 
-ROOT_URLCONF = "gateway.urls"
+ROOT_URLCONF = "control.urls"
 ASGI_APPLICATION = "gateway.asgi.application"
 TEMPLATES = [
     {
@@ -207,7 +208,7 @@ if 0 < SLUICE_AUDIT_DAYS < LEAST_AUDIT_DAYS:
 AUTH_USER_MODEL = "gateway.User"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 LANGUAGE_CODE = "en"
-FORMAT_MODULE_PATH = ["gateway.formats"]
+FORMAT_MODULE_PATH = ["control.formats"]
 TIME_ZONE = "UTC"
 USE_TZ = True
 # WhiteNoise serves the apps' own folders: nothing has to be collected.
@@ -305,7 +306,7 @@ LOGIN_URL = "account_login"
 LOGIN_REDIRECT_URL = "/"
 # The plan that people who sign up by themselves get; empty keeps sign-up closed.
 SLUICE_SIGNUP_PLAN = env.str("SLUICE_SIGNUP_PLAN", default="")
-ACCOUNT_ADAPTER = "gateway.accounts.adapter.AccountAdapter"
+ACCOUNT_ADAPTER = "control.accounts.adapter.AccountAdapter"
 ACCOUNT_USER_MODEL_USERNAME_FIELD = None
 ACCOUNT_LOGIN_METHODS = {"email"}
 ACCOUNT_SIGNUP_FIELDS = ["email*", "password1*", "password2*"]
@@ -336,14 +337,14 @@ SLUICE_API_RATE_ADDRESS = env.rate("SLUICE_API_RATE_ADDRESS", "900/minute")
 SLUICE_INVITATION_RATE = env.rate("SLUICE_INVITATION_RATE", "30/hour")
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "gateway.api.authentication.KeyAuthentication",
-        "gateway.api.authentication.TenantSessionAuthentication",
+        "control.api.authentication.KeyAuthentication",
+        "control.api.authentication.TenantSessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["gateway.api.permissions.IsTenantMember"],
+    "DEFAULT_PERMISSION_CLASSES": ["control.api.permissions.IsTenantMember"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["gateway.api.parsers.BoundedJSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["control.api.parsers.BoundedJSONParser"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "gateway.api.errors.handle_exception",
+    "EXCEPTION_HANDLER": "control.api.errors.handle_exception",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Sluice API",
@@ -355,5 +356,5 @@ SPECTACULAR_SETTINGS = {
     "SERVE_AUTHENTICATION": [],
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "PREPROCESSING_HOOKS": ["drf_spectacular.hooks.preprocess_exclude_path_format"],
-    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "gateway.api.data_plane.merged"],
+    "POSTPROCESSING_HOOKS": ["drf_spectacular.hooks.postprocess_schema_enums", "control.api.data_plane.merged"],
 }

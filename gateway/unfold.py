@@ -59,7 +59,7 @@ UNFOLD: dict[str, Any] = {
     "COLORS": {"base": _GREYS, "primary": _BLUES},
     "SITE_FAVICONS": [{"rel": "icon", "type": "image/svg+xml", "href": lambda _: static("sluice.svg")}],
     "SHOW_BACK_BUTTON": True,
-    "DASHBOARD_CALLBACK": "gateway.admin.dashboard.dashboard",
+    "DASHBOARD_CALLBACK": "control.admin.dashboard.dashboard",
     "SIDEBAR": {
         "show_search": True,
         "navigation": [

@@ -18,7 +18,7 @@ from inference.config import WorkerConfig
 from routing.models import Adapter, Deployment, PublicModel
 from routing.services.catalogue import add_model
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

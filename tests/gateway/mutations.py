@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.api.data_plane import merged
+from control.api.data_plane import merged
 
 JUNK: tuple[Any, ...] = (
     None,

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from control.api.endpoints import ENDPOINTS
 from gateway import asgi
-from gateway.api.endpoints import ENDPOINTS
 from gateway.wire.responses import ResponseCreate
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes

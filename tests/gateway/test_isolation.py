@@ -24,7 +24,7 @@ from tenancy.models import APIKey, Membership, Project, Tenant
 pytestmark = pytest.mark.django_db
 
 # Views that belong to no tenant: the operator's admin, people's own accounts, secrets in links, public pages.
-EXEMPT_PREFIXES = ("admin:", "account_", "mfa_", "organization-")  # the last: tests/gateway/api/test_organization.py
+EXEMPT_PREFIXES = ("admin:", "account_", "mfa_", "organization-")  # the last: tests/control/api/test_organization.py
 EXEMPT = {"link-open", "invitation-open", "address-open", "api-schema", "api-docs", "docs", "api-unknown"}
 
 # Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids.

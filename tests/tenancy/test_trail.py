@@ -288,7 +288,7 @@ def test_pages_take_a_fixed_number_of_queries(acme, django_assert_num_queries):
 
 
 def test_older_pages(acme, monkeypatch):
-    monkeypatch.setattr("gateway.console.audit.SHOWN", 2)
+    monkeypatch.setattr("control.console.audit.SHOWN", 2)
     client, met = acme.client(), []
     path = "/audit/"
     while path:

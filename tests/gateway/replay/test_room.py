@@ -18,7 +18,7 @@ from gateway.replay import room
 from gateway.replay.answers import Claim, claim
 from gateway.replay.room import ROW_BYTES, Room
 from tenancy.models import APIKey
-from tests.gateway.api.test_kept import make
+from tests.control.api.test_kept import make
 from tests.gateway.batches.conftest import chat_line, place, run, stage
 from tests.gateway.edge.client import assert_error
 from tests.gateway.files.test_files import TYPE, form

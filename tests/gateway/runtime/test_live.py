@@ -58,7 +58,7 @@ def test_admin_shows_a_circuit_that_waits_for_its_proof(client, monkeypatch):
     entry.breaker = Breaker(lambda: now)
     break_circuit(entry.breaker)
     now = FIRST_SECONDS
-    monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
+    monkeypatch.setattr("control.admin.deployments.live_of", lambda _: Live(runtime))
     for page in (
         reverse("admin:routing_deployment_changelist"),
         reverse("admin:routing_deployment_change", args=[row.id]),
@@ -78,7 +78,7 @@ def test_admin_shows_live_state(client, monkeypatch):
         up=(up.id, Health(ready=True, running=3, waiting=4, kv_used=0.25)),
         down=(down.id, Health(ready=False, reason="worker lost")),
     )
-    monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
+    monkeypatch.setattr("control.admin.deployments.live_of", lambda _: Live(runtime))
     rows = client.get(reverse("admin:routing_deployment_changelist")).content.decode().split("data-row")
     text = {name: next(row for row in rows if f">{name}</a>" in row) for name in ("up", "down", "gone", "off")}
     assert "3 / 4" in text["up"]
@@ -102,7 +102,7 @@ def test_admin_shows_what_each_engine_says_of_itself(client, monkeypatch):
     first, second, third = runtime.engines.entries()
     first.engine.info, third.engine.info = info, replace(info, details={"dtype": "of another"})
     second.replica = replace(second.replica, node=NodeEntry("far"))
-    monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
+    monkeypatch.setattr("control.admin.deployments.live_of", lambda _: Live(runtime))
     page = client.get(reverse("admin:routing_deployment_change", args=[one.pk])).content.decode()
     text = " ".join(re.sub(r"<[^>]+>", " ", page).split())
     assert "the server: ready context 4,096 tokens dtype bfloat16 tier C, exact" in text
@@ -141,7 +141,7 @@ def test_admin_says_what_an_engine_cost_and_saved(client, monkeypatch, acme):
         idle=(idle.id, Health(ready=True, work=Work())),
         theirs=(theirs.id, Health(ready=True)),
     )
-    monkeypatch.setattr("gateway.admin.deployments.live_of", lambda _: Live(runtime))
+    monkeypatch.setattr("control.admin.deployments.live_of", lambda _: Live(runtime))
     pages = [
         client.get(reverse("admin:routing_deployment_change", args=[one.id])).content.decode()
         for one in (ours, idle, theirs)

@@ -1,0 +1,84 @@
+"""The audit trail, read-only."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from django.contrib import admin
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from unfold.contrib.filters.admin import AutocompleteSelectFilter
+from unfold.decorators import display
+
+from billing.admin.base import ReadOnlyAdmin
+from control.admin.base import DaysFilter
+from tenancy.audit.trail import change_of
+from tenancy.models import AuditEvent
+
+
+class ActionFilter(admin.SimpleListFilter):
+    """Filter by action; the choices are those that occur."""
+
+    title = "action"
+    parameter_name = "action"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return each action."""
+        actions = AuditEvent.objects.order_by("action").values_list("action", flat=True).distinct()
+        return [(action, action) for action in actions]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Return the events of the chosen one."""
+        return queryset.filter(action=self.value()) if self.value() else queryset
+
+
+@admin.register(AuditEvent)
+class AuditEventAdmin(ReadOnlyAdmin):
+    """Who did what, from where, newest first."""
+
+    list_display = ["display_at", "tenant", "actor", "action", "target", "display_change", "address"]
+    list_display_links = ["display_at"]
+    list_filter = [
+        ("tenant", AutocompleteSelectFilter),
+        ActionFilter,
+        ("user", AutocompleteSelectFilter),
+        ("at", DaysFilter),
+    ]
+    list_filter_submit = True
+    list_select_related = ["tenant"]
+    search_fields = ["=target_id", "=address", "=request", "actor__istartswith"]
+    search_help_text = "A whole id of a target or a request, a whole address, or how an actor's name begins."
+    ordering = ["-id"]
+    fields = [
+        "display_at", "tenant", "actor", "user", "api_key", "action", "target_type", "target", "target_id",
+        "display_before", "display_after", "address", "request",
+    ]  # fmt: skip
+    readonly_fields = fields
+
+    @display(description="When (UTC)", ordering="id")
+    def display_at(self, event: AuditEvent) -> str:
+        """To the second."""
+        return f"{event.at:%Y-%m-%d %H:%M:%S}"
+
+    @display(description="Change")
+    def display_change(self, event: AuditEvent) -> str:
+        """What changed, in one line."""
+        return change_of(event)
+
+    @display(description="Before")
+    def display_before(self, event: AuditEvent) -> SafeString:
+        """The fields before."""
+        return _pretty(event.before)
+
+    @display(description="After")
+    def display_after(self, event: AuditEvent) -> SafeString:
+        """The fields after."""
+        return _pretty(event.after)
+
+
+def _pretty(values: dict[str, Any]) -> SafeString:
+    if not values:
+        return SafeString("–")
+    return format_html('<pre class="whitespace-pre-wrap">{}</pre>', json.dumps(values, indent=2, ensure_ascii=False))

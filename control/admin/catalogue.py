@@ -1,0 +1,185 @@
+"""Public models. Here and not in `routing`, which knows no price lists."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import Count, Q, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from unfold.decorators import action, display
+
+from base.errors import ServiceError
+from billing.admin.base import RowsAdmin
+from control.admin.adapters import NewAdapterForm
+from control.admin.choices import NameField, NamesField, models, rate_cards, tasks
+from control.admin.model_states import columns_of, served_by, state_field
+from fleet.adapters import add_adapter_folder, remove_adapter
+from gateway.runtime.live import live_of
+from inference.types import Kind
+from routing.models import ModelAlias, PublicModel, RouteRule
+from routing.services.catalogue import check_alias
+from routing.tasks import AUTO
+from tenancy.services.restrictions import users_of
+
+if TYPE_CHECKING:
+    ModelForm = forms.ModelForm[Any]
+else:
+    ModelForm = forms.ModelForm  # can't be subscripted when it runs
+
+
+class PublicModelForm(ModelForm):
+    """A model with its price list, both by name."""
+
+    kinds = NamesField(lambda: [kind.value for kind in Kind], help_text="What it is for.")
+    rate_card = NameField(
+        rate_cards,
+        any_label="that of its base",
+        help_text="The price list, an adapter's that of its base unless it has its own. Publish one under Rate cards "
+        "first.",
+    )
+
+    class Meta:
+        model = PublicModel
+        fields = ["name", "kinds", "context_length", "default_max_tokens", "rate_card", "description", "is_active"]
+
+    def clean_rate_card(self) -> str:
+        """Refuse a model without a price list, but an adapter."""
+        card: str = self.cleaned_data["rate_card"]
+        if not card and not hasattr(self.instance, "adapter"):
+            raise forms.ValidationError("Only an adapter takes the price list of its base: choose one.")
+        return card
+
+
+class ModelAliasForm(ModelForm):
+    """Another name, and the model that it means."""
+
+    target = NameField(lambda: [AUTO, *(f"{AUTO}:{task}" for task in tasks()), *models()])
+
+    class Meta:
+        model = ModelAlias
+        fields = ["name", "target"]
+
+    def clean_name(self) -> str:
+        """Refuse a name that a model has, or that means ``auto``."""
+        name: str = self.cleaned_data["name"]
+        try:
+            check_alias(name, AUTO)
+        except ValueError as error:
+            raise forms.ValidationError(f"{error}.") from error
+        return name
+
+
+@admin.register(ModelAlias)
+class ModelAliasAdmin(RowsAdmin):
+    """Other names for models, such as those that programs written for another service ask for."""
+
+    list_display = ["name", "target"]
+    search_fields = ["name", "target"]
+    form = ModelAliasForm
+
+
+@admin.register(PublicModel)
+class PublicModelAdmin(RowsAdmin):
+    """Models as tenants see them."""
+
+    list_filter = ["is_active"]
+    search_fields = ["name", "description"]
+    form = PublicModelForm
+    show_full_result_count = False
+    actions_list = ["add_adapter"]
+    actions_detail = ["withdraw_adapter"]
+
+    @action(description="Add adapter", url_path="add-adapter", permissions=["add"])
+    def add_adapter(self, request: HttpRequest) -> HttpResponse:
+        """Ask for a LoRA adapter's folder and its base, check both, and make them a model."""
+        form = NewAdapterForm(request.POST or None)
+        if form.is_valid():
+            try:
+                made = add_adapter_folder(**form.asked())
+            except ServiceError as error:
+                form.refuse(error)
+            else:
+                self.log_addition(request, made.model, f"Added as an adapter of {made.base.name}.")
+                messages.success(request, f"{made.model.name} is in the catalogue; workers read it now.")
+                return redirect("admin:routing_publicmodel_changelist")
+        context = {**self.admin_site.each_context(request), "title": "Add adapter", "opts": self.opts, "form": form}
+        template = "admin/gateway/adapter/add.html"
+        return TemplateResponse(request, template, context, status=400 if form.errors else 200)
+
+    @action(description="Withdraw adapter…", url_path="withdraw-adapter", permissions=["withdraw"])
+    def withdraw_adapter(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say what ends, and once that is confirmed withdraw a model that is an adapter, with its tensors."""
+        model = self.existing(request, object_id)
+        if request.method == "POST":
+            if remove_adapter(model.name):
+                self.log_change(request, model, "Withdrawn.")
+                messages.success(request, f"{model.name} is withdrawn; what runs with it ends with it.")
+            return redirect("admin:routing_publicmodel_changelist")
+        rules = RouteRule.objects.filter(is_active=True, targets__model=model)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Withdraw {model.name}",
+            "opts": self.opts,
+            "model": model,
+            "rules": list(rules.order_by("priority", "name").values_list("name", flat=True)),
+        }
+        return TemplateResponse(request, "admin/gateway/adapter/withdraw.html", context)
+
+    def save_model(self, request: HttpRequest, obj: PublicModel, form: ModelForm, change: bool) -> None:
+        """Write it; of a former name that plans and keys still give, say who does: their requests are refused now."""
+        super().save_model(request, obj, form, change)
+        former = form.initial.get("name")
+        if former not in {None, obj.name} and (users := users_of(former)):
+            text = f"What still names {former} may not use {obj.name}: {users}. Publish plans anew and change keys."
+            messages.warning(request, text)
+
+    def has_withdraw_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may withdraw that model: one that is an adapter."""
+        model = None if object_id is None else self.get_object(request, str(object_id))
+        is_adapter = model is not None and model.is_active and hasattr(model, "adapter")
+        return is_adapter and self.has_change_permission(request)
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Return the columns; those of live state read one snapshot, taken for this request."""
+        described = ["name", "display_kinds", "display_context", "price_list"]
+        return [*described, *columns_of(live_of(request)), "is_active"]
+
+    def get_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
+        """Return what is asked for; of a model that is there also what serves it, and whether that is ready."""
+        return [*PublicModelForm.Meta.fields, *self.get_readonly_fields(request, obj)]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
+        """Return what is only told of a model that is there; the same functions for all of a request."""
+        if obj is None:
+            return []
+        if "told_fields" not in request.__dict__:
+            request.__dict__["told_fields"] = [served_by, state_field(live_of(request))]
+        return list(request.__dict__["told_fields"])
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[PublicModel]:
+        """Return the models with the number of their active deployments."""
+        rows: QuerySet[PublicModel] = super().get_queryset(request)
+        rows = rows.select_related("adapter__base", "tenant", "project__tenant").prefetch_related(
+            "deployments", "tenant__subscriptions__version"
+        )
+        return rows.annotate(active_count=Count("deployments", filter=Q(deployments__is_active=True)))
+
+    @display(description="Price list", ordering="rate_card")
+    def price_list(self, model: PublicModel) -> str:
+        """The name of its rate card; an adapter without one has its base's."""
+        adapter = getattr(model, "adapter", None)
+        return model.rate_card or (f"{adapter.base.rate_card}, its base's" if adapter is not None else "–")
+
+    @display(description="Kinds")
+    def display_kinds(self, model: PublicModel) -> str:
+        """What it is for."""
+        return ", ".join(model.kinds)
+
+    @display(description="Context", ordering="context_length")
+    def display_context(self, model: PublicModel) -> str:
+        """How many tokens."""
+        return f"{model.context_length:,}"

@@ -1,0 +1,176 @@
+"""Deployments with the live state that this gateway sees. Here and not in `routing`, which knows no gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from unfold.admin import TabularInline
+from unfold.decorators import action, display
+
+from base.errors import ServiceError
+from billing.admin.base import RowsAdmin
+from control.admin.engine_work import lines_of, tenants_of
+from control.admin.remote import DeploymentForm, NewRemoteForm
+from fleet.remote_models import Added, add_remote_model, try_again
+from gateway.runtime.live import DeploymentState, live_of
+from routing.models import Deployment, Replica
+from routing.services.catalogue import place_locally
+
+
+class ReplicaInline(TabularInline):
+    """The nodes on which a worker's deployment is loaded."""
+
+    model = Replica
+    extra = 0
+    autocomplete_fields = ["node"]
+
+
+@admin.register(Deployment)
+class DeploymentAdmin(RowsAdmin):
+    """How models are served, and where."""
+
+    list_filter = ["backend", "is_active", "replicas__node"]
+    list_select_related = ["model"]
+    search_fields = ["name", "model__name"]
+    autocomplete_fields = ["model"]
+    form = DeploymentForm
+    fields = [
+        *("name", "model", "backend", "source", "quantization", "options", "weight", "api_key", "forget_api_key"),
+        "is_active",
+    ]
+    inlines = [ReplicaInline]
+    change_form_after_template = "admin/gateway/deployment/engines.html"
+    show_full_result_count = False
+    actions_list = ["add_remote"]
+    actions_detail = ["test_prompt"]
+    change_form_before_template = "admin/gateway/deployment/work.html"
+
+    @action(description="Add remote engine", url_path="add-remote", permissions=["add"])
+    def add_remote(self, request: HttpRequest) -> HttpResponse:
+        """Ask for a foreign server's address, send it a test prompt, and add its model when that was answered."""
+        form = NewRemoteForm(request.POST or None)
+        if form.is_valid():
+            try:
+                added = add_remote_model(**form.asked())
+            except ServiceError as error:
+                form.refuse(error)
+            else:
+                self.log_addition(request, added.deployment, "Added after a test prompt.")
+                _tell(request, added)
+                return redirect("admin:routing_deployment_change", added.deployment.pk)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Add remote engine",
+            "opts": self.opts,
+            "form": form,
+        }
+        template = "admin/gateway/deployment/add_remote.html"
+        return TemplateResponse(request, template, context, status=400 if form.errors else 200)
+
+    @action(description="Test prompt", url_path="test-prompt", permissions=["change"])
+    def test_prompt(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Ask, and once that is confirmed send a remote engine a test prompt; nobody is charged."""
+        deployment = self.existing(request, object_id)
+        if request.method != "POST":
+            context = {**self.admin_site.each_context(request), "title": "Send a test prompt", "opts": self.opts}
+            template = "admin/gateway/deployment/test_prompt.html"
+            return TemplateResponse(request, template, {**context, "deployment": deployment})
+        if deployment.backend != Deployment.Backend.OPENAI:
+            messages.info(request, "Models of our own workers are tried as they are loaded, and in the chat.")
+        else:
+            try:
+                _tell(request, try_again(deployment))
+            except ServiceError as error:
+                messages.error(request, ": ".join(filter(None, (error.field, error.message))))
+        return redirect("admin:routing_deployment_change", object_id)
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show the form, above it what the engine did since it was loaded, below it what each says of itself."""
+        states = live_of(request).deployment_states() or {}
+        state = next((state for deployment, state in states.items() if str(deployment) == object_id), None)
+        context = {**(extra_context or {}), "engines": state.replicas if state is not None else ()}
+        if state is not None and state.work is not None:
+            context["engine_lines"] = lines_of(state)
+            if tenants := tenants_of(state.work):
+                context["engine_tenants"] = {"headers": ["Tenant", "Device time", "Of all"], "rows": tenants}
+        answer: HttpResponse = super().change_view(request, object_id, form_url, context)
+        return answer
+
+    def get_inlines(self, request: HttpRequest, obj: Deployment | None) -> list[Any]:
+        """Return the replicas' rows, but not for a deployment that no worker of ours serves."""
+        return [] if obj is not None and obj.backend != Deployment.Backend.WORKER else list(self.inlines)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Deployment]:
+        """Return the deployments with the names of their nodes."""
+        rows: QuerySet[Deployment] = super().get_queryset(request)
+        return rows.prefetch_related("replicas__node")
+
+    def get_list_display(self, request: HttpRequest) -> list[Any]:
+        """Return the columns; those of live state read one snapshot, taken for this request."""
+        states = live_of(request).deployment_states()
+        return ["name", "serves", "weight", *_live_columns(states)]
+
+    @display(description="Serves", header=True, ordering="model__name")
+    def serves(self, deployment: Deployment) -> list[str]:
+        """The model, and below it by what and on which nodes."""
+        nodes = ", ".join(replica.node.name for replica in deployment.replicas.all())
+        return [deployment.model.name, " on ".join(filter(None, (deployment.backend, nodes)))]
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
+        """Save the replicas; a worker's new deployment without one is served on this machine."""
+        super().save_related(request, form, formsets, change)
+        if not change and place_locally(form.instance):
+            messages.info(request, "It has a replica on this machine's own worker, the node “local”.")
+
+
+def _tell(request: HttpRequest, added: Added) -> None:
+    """Show what a remote engine announced, and its test prompts with their cost."""
+    info = added.tried.info
+    if info.shares_prefixes:
+        messages.warning(request, "Tenants share this server's prefix cache, as was accepted.")
+    details = "; ".join(f"{name}: {value}" for name, value in info.details.items())
+    messages.info(request, f"{added.deployment.name} answers: context {info.max_context:,} tokens; {details}.")
+    for line in added.lines:
+        messages.success(request, line)
+
+
+def _live_columns(states: Any) -> list[Callable[[Deployment], Any]]:
+    def state_of(deployment: Deployment) -> DeploymentState | None:
+        found: DeploymentState | None = (states or {}).get(deployment.id)
+        return found
+
+    @display(description="State", label={"ready": "success", "not ready": "danger", "off": "info", "unknown": "info"})
+    def state(deployment: Deployment) -> str:
+        known = state_of(deployment)
+        if not deployment.is_active:
+            return "off"
+        if states is None:
+            return "unknown"
+        return "ready" if known is not None and known.is_ready else "not ready"
+
+    @display(description="Remarks")
+    def reason(deployment: Deployment) -> str:
+        known = state_of(deployment)
+        if states is None:
+            return "no gateway runs in this process"
+        if known is None:
+            return "" if not deployment.is_active else "not open"
+        shared = "tenants share its prefix cache" if known.shares_prefixes else ""
+        return "; ".join(filter(None, (known.reason, shared)))
+
+    @display(description="Running / waiting", header=True)
+    def load(deployment: Deployment) -> list[str]:
+        known = state_of(deployment)
+        if known is None:
+            return ["–", ""]
+        return [f"{known.running} / {known.waiting}", f"{known.kv_used:.0%} of KV blocks"]
+
+    return [state, reason, load]

@@ -1,0 +1,179 @@
+"""Tenants and their projects. `tenancy.services.tenants` creates new ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import F, OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from unfold.decorators import action, display
+from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminSelectWidget
+
+from base.units import format_credits
+from billing.admin.base import take_over
+from billing.models import Plan, Subscription, Wallet
+from control.admin.base import KeptAdmin
+from tenancy.models import Project, Tenant
+from tenancy.services import members, tenants
+
+
+class NewTenantForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
+    """What a new tenant needs."""
+
+    owner_email = forms.EmailField(widget=UnfoldAdminEmailInputWidget, help_text="Gets an invitation by mail.")
+    plan = forms.ChoiceField(widget=UnfoldAdminSelectWidget)
+
+    class Meta:
+        model = Tenant
+        fields = ["name", "slug"]
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        plans = Plan.objects.filter(is_offered=True).order_by("name").values_list("slug", "name")
+        field = self.fields["plan"]
+        assert isinstance(field, forms.ChoiceField)
+        field.choices = list(plans)
+
+
+@admin.register(Tenant)
+class TenantAdmin(KeptAdmin):
+    """Customers."""
+
+    list_display = ["name", "slug", "plan", "available", "is_active", "created_at"]
+    list_filter = ["is_active"]
+    search_fields = ["name", "slug"]
+    prepopulated_fields = {"slug": ["name"]}
+    actions = ["deactivate", "activate"]
+    actions_detail = ["new_key", "deactivate_one"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Tenant]:
+        """Return the tenants with plan and available credit."""
+        active = Subscription.objects.filter(tenant=OuterRef("pk"), state=Subscription.State.ACTIVE)
+        wallet = Wallet.objects.filter(tenant=OuterRef("pk"), name="main")
+        rows: QuerySet[Tenant] = super().get_queryset(request)
+        return rows.annotate(
+            plan_name=Subquery(active.values("version__plan__name")[:1]),
+            available=Subquery(wallet.values(sum=F("posted") - F("held") + F("overdraft_limit"))[:1]),
+        )
+
+    def get_form(self, request: HttpRequest, obj: Tenant | None = None, change: bool = False, **options: Any) -> Any:
+        """Ask for owner and plan of a new tenant."""
+        if obj is None:
+            options["form"] = NewTenantForm
+        return super().get_form(request, obj, change, **options)
+
+    def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[str]:
+        """Return what can be seen and changed."""
+        if obj is None:
+            return ["name", "slug", "owner_email", "plan"]
+        return ["name", "slug", "response_storage", "hosted_tools", "is_active", "created_at"]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[str]:
+        """A slug stands in links and headers: it stays. Deactivating has a page of its own."""
+        return ["slug", "is_active", "created_at"] if obj else []
+
+    def get_prepopulated_fields(self, request: HttpRequest, obj: Tenant | None = None) -> dict[str, Any]:
+        """Only a new tenant's slug follows its name."""
+        return {} if obj else dict(self.prepopulated_fields)
+
+    def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
+        """Create a new tenant with the service, and send its owner the invitation."""
+        if change:
+            super().save_model(request, obj, form, change)
+            return
+        asked = form.cleaned_data
+        made = tenants.create_tenant(
+            name=asked["name"], slug=asked["slug"], owner_email=asked["owner_email"], plan=asked["plan"]
+        )
+        members.send_invitation(invitation=made.invitation, address=made.invitation_address)
+        take_over(obj, made.tenant)
+        messages.info(request, f"The owner's invitation, also sent by mail: {made.invitation_address}")
+
+    @display(description="Plan", ordering="plan_name")
+    def plan(self, tenant: Any) -> str:
+        """The plan of the active subscription."""
+        return tenant.plan_name or "–"
+
+    @display(description="Available credits", ordering="available")
+    def available(self, tenant: Any) -> str:
+        """What a new request may hold."""
+        return "–" if tenant.available is None else format_credits(tenant.available, separator=",")
+
+    @action(description="New API key", url_path="new-key", permissions=["new_key"])
+    def new_key(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Go to the form of a key for one of this tenant's projects."""
+        return redirect(f"{reverse('admin:gateway_apikey_add')}?tenant={object_id}")
+
+    def has_new_key_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Whether this operator may make keys."""
+        return request.user.has_perm("gateway.add_apikey")
+
+    @action(description="Deactivate…", permissions=["change"])
+    def deactivate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> HttpResponse | None:
+        """Go to the page that asks; one tenant at a time."""
+        if len(queryset) != 1:
+            messages.error(request, "Deactivate one tenant at a time: its page says what ends.")
+            return None
+        return redirect("admin:gateway_tenant_deactivate_one", queryset[0].pk)
+
+    @action(description="Deactivate…", url_path="deactivate", permissions=["change"])
+    def deactivate_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say what ends and ask for the tenant's slug; once it is typed, stop everything of it within a second."""
+        tenant = self.existing(request, object_id)
+        if not tenant.is_active:
+            messages.info(request, f"{tenant} is deactivated already.")
+            return redirect("admin:gateway_tenant_change", object_id)
+        ends, error = tenants.what_ends(tenant=tenant), ""
+        if request.method == "POST":
+            if request.POST.get("slug", "").strip() == tenant.slug:
+                tenants.deactivate_tenant(tenant=tenant)
+                self.log_change(request, tenant, "Deactivated.")
+                done = f"{tenant} is deactivated: {ends}. Credit, usage and audit trail are kept."
+                messages.success(request, done)
+                return redirect("admin:gateway_tenant_change", object_id)
+            error = f"That is not the slug: type “{tenant.slug}”."
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"Deactivate {tenant}",
+            "opts": self.opts,
+            "tenant": tenant,
+            "ends": ends,
+            "error": error,
+        }
+        template = "admin/gateway/tenant/deactivate.html"
+        return TemplateResponse(request, template, context, status=400 if error else 200)
+
+    @action(description="Activate", permissions=["change"])
+    def activate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
+        """Let these tenants go on."""
+        activated = [tenant for tenant in queryset if not tenant.is_active]
+        for tenant in activated:
+            tenants.activate_tenant(tenant=tenant)
+            self.log_change(request, tenant, "Activated.")
+        names = ", ".join(map(str, activated))
+        messages.success(request, f"{names} can go on: keys and members work again." if names else "All were active.")
+
+
+@admin.register(Project)
+class ProjectAdmin(KeptAdmin):
+    """Parts of tenants."""
+
+    list_display = ["name", "tenant", "is_active", "created_at"]
+    list_filter = ["is_active"]
+    search_fields = ["name", "tenant__name", "tenant__slug"]
+    autocomplete_fields = ["tenant"]
+    fields = ["tenant", "name", "is_active"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Project]:
+        """Return the projects with their tenants, whose names stand beside theirs wherever one is chosen."""
+        rows: QuerySet[Project] = super().get_queryset(request)
+        return rows.select_related("tenant")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Project | None = None) -> list[str]:
+        """A project stays its tenant's: usage refers to both."""
+        return ["tenant"] if obj else []

@@ -1,0 +1,24 @@
+"""The management API's addresses."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from control.api import audit, keys, routes, schema, tenancy, usage, wallet  # noqa: F401 - schema registers itself
+
+urlpatterns = [
+    path("keys/", keys.KeysView.as_view(), name="api-keys"),
+    path("keys/<uuid:pk>/", keys.KeyView.as_view(), name="api-key"),
+    path("keys/<uuid:pk>/revoke/", keys.KeyRevokeView.as_view(), name="api-key-revoke"),
+    path("keys/<uuid:pk>/rotate/", keys.KeyRotateView.as_view(), name="api-key-rotate"),
+    path("keys/<uuid:pk>/end-previous/", keys.KeyEndPreviousView.as_view(), name="api-key-end-previous"),
+    path("tenant/", tenancy.TenantSettingsView.as_view(), name="api-tenant"),
+    path("projects/", tenancy.ProjectsView.as_view(), name="api-projects"),
+    path("members/", tenancy.MembersView.as_view(), name="api-members"),
+    path("members/<uuid:pk>/", tenancy.MemberView.as_view(), name="api-member"),
+    path("usage/", usage.UsageView.as_view(), name="api-usage"),
+    path("wallet/", wallet.WalletView.as_view(), name="api-wallet"),
+    path("wallet/transfers/", wallet.TransfersView.as_view(), name="api-wallet-transfers"),
+    path("audit/", audit.AuditView.as_view(), name="api-audit"),
+    path("routes/explain/", routes.RouteExplainView.as_view(), name="api-route-explain"),
+]

@@ -1,0 +1,145 @@
+"""The models of a tenant's plan as a page: what each is for and costs, and which `auto` takes for a task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from uuid import UUID
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_safe
+
+from billing.models import Subscription
+from control.console.offers import Offer, active_subscription, offers_of
+from control.console.tenancy import Place, tenant_page
+from fleet.adapters import adapters_of, own_terms, remove_adapter
+from gateway.generation.dry_run import Wanted, dry_run
+from gateway.runtime.live import Live, live_of
+from inference.types import Kind
+from routing.catalogue import ModelEntry
+from routing.errors import RoutingError
+from routing.models import Adapter
+from routing.own_models import OwnTerms
+
+_KINDS = {"embedding": Kind.EMBEDDING, "rerank": Kind.SCORE}  # of requests for a task that no chat is for
+_WORDS = {
+    Kind.CHAT: "chat",
+    Kind.EMBEDDING: "embeddings",
+    Kind.SCORE: "ranking",
+    Kind.CLASSIFICATION: "classification",
+}
+_RATES = (("input", "in"), ("cache_read", "cached"), ("output", "out"))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLine:
+    """A model as its row shows it; `adapter` is the tenant's own. `obstacle` is why nobody can serve an adapter, None
+    where nobody has read it yet.
+    """
+
+    offer: Offer
+    adapter: Adapter | None
+    obstacle: str | None
+
+    @property
+    def kinds(self) -> str:
+        """What it is for, in words."""
+        entry = self.offer.entry
+        words = [word for kind, word in _WORDS.items() if kind in entry.kinds]
+        return ", ".join([*words, *(["chats that name labels"] if entry.answers_labels else [])])
+
+    @property
+    def state(self) -> str:
+        """Whether it answers now."""
+        if self.obstacle is None:
+            return "loading"
+        return "refused" if self.obstacle else "ready" if self.offer.is_ready else "not ready"
+
+    @property
+    def prices(self) -> list[str]:
+        """Its price in credits per million tokens, a line for each tier; none where nobody has priced it."""
+        pricing = self.offer.card.pricing
+        lines = []
+        for tier in pricing.tiers if pricing else ():
+            rates = tier.credits_per_million
+            told = " · ".join(f"{rates[name]} {word}" for name, word in _RATES if name in rates)
+            lines.append(f"from {tier.min_context:,} tokens on: {told}" if tier.min_context else told)
+        if pricing and pricing.request_fee != "0":
+            lines.append(f"{pricing.request_fee} a request")
+        return lines
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """What a request for `auto` that says its task gets now: a model, by a rule, or the `refusal`."""
+
+    task: str
+    model: str
+    rule: str
+    refusal: str = ""
+
+
+@require_safe
+@tenant_page
+def models(request: HttpRequest, place: Place) -> HttpResponse:
+    """Show the models of the plan, and where `auto` leads."""
+    live, subscription = live_of(request), active_subscription(place.tenant)
+    offers = offers_of(live, live.catalogue(), subscription)
+    version = None if subscription is None else subscription.version
+    found = adapters_of(own_terms(version, place.tenant.id))
+    own = {adapter.model.name: adapter for adapter, _ in found}
+    lines = [ModelLine(one, own.get(one.entry.name), _obstacle(live, one.entry)) for one in offers]
+    tasks = list(_tasks(live, subscription)) if subscription is not None and offers else []
+    return render(
+        request,
+        "console/models.html",
+        place.context(
+            page="models",
+            lines=lines,
+            tasks=tasks,
+            unserved=[
+                (adapter, why or "Its base is not served.")
+                for adapter, why in found
+                if adapter.model.name not in {one.entry.name for one in offers}
+            ],
+            version=version,
+            base_url=request.build_absolute_uri("/v1"),
+        ),
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@tenant_page
+def withdraw(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
+    """Ask whether to withdraw the tenant's own adapter; then end what runs with it and remove its tensors."""
+    own = OwnTerms(tenant=place.tenant.id)
+    adapter = next((one for one, _ in adapters_of(own) if one.id == pk), None)
+    if adapter is None or not place.access.may("settings"):
+        raise Http404
+    if request.method == "POST":
+        remove_adapter(adapter.model.name, own)
+        messages.success(request, f"{adapter.model.name} is withdrawn; what ran with it ends with it.")
+        return redirect(reverse("console-models") + place.query)
+    return render(request, "console/adapter_withdraw.html", place.context(page="models", adapter=adapter))
+
+
+def _obstacle(live: Live, entry: ModelEntry) -> str | None:
+    served = live.catalogue().deployments.get(entry.name, ()) if entry.base else ()
+    if not served or live.runtime is None:
+        return ""
+    return live.runtime.engines.adapter_state(entry.base, served[0].adapter)
+
+
+def _tasks(live: Live, subscription: Subscription) -> Iterator[TaskLine]:
+    for task in settings.SLUICE_TASKS:
+        wanted = Wanted(kind=_KINDS.get(task, Kind.CHAT).value, task=task)
+        try:
+            route = dry_run(live, subscription.version, wanted, subscription.tenant_id)
+        except RoutingError as error:
+            yield TaskLine(task, "", "", error.message)
+        else:
+            yield TaskLine(task, route.model, route.rule)

@@ -1,0 +1,102 @@
+"""The chat page. Answers come over the websocket of the data plane; this only says what may be picked."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.views.decorators.http import require_safe
+
+from base.units import format_credits
+from billing.models import Subscription
+from billing.selectors.balances import Balance, balance_of
+from control.console.offers import Offer, active_subscription, offers_of
+from control.console.samples import samples_for
+from control.console.tenancy import Place, tenant_data, tenant_page
+from gateway.runtime.live import live_of
+from gateway.wire.models import auto_card
+from inference.types import Kind
+from tenancy.models import Membership, Project, Tenant
+
+
+@require_safe
+@tenant_page
+def chat(request: HttpRequest, place: Place) -> HttpResponse:
+    """Show the chat page; who may not chat sees the usage instead."""
+    if not place.access.may("chat"):
+        return redirect(reverse("console-usage") + place.query)
+    projects = Project.objects.of(place.tenant).filter(is_active=True).order_by("created_at", "id")
+    subscription = active_subscription(place.tenant)
+    context = place.context()
+    catalogue = (live := live_of(request)).catalogue()
+    models = chat_models(offers_of(live, catalogue, subscription))
+    ready = {model["id"] for model in models if model["is_ready"]}
+    data = {
+        "tenant": place.tenant.slug,
+        "user": str(request.user.pk),
+        "projects": [{"id": str(project.id), "name": project.name} for project in projects],
+        "models": models,
+        "samples": [] if subscription is None else list(map(asdict, samples_for(catalogue, subscription, ready))),
+        "message_bytes": settings.SLUICE_MAX_FRAME_BYTES,
+        "is_resumable": place.tenant.response_storage != Tenant.Storage.FORBIDDEN,
+        "is_operator": getattr(request.user, "is_staff", False),
+        "account": account_data(context["balance"], subscription),
+        "urls": {
+            "account": reverse("console-account") + place.query,
+            "usage": reverse("console-usage") + place.query,
+            "request": reverse("console-request", args=["00000000-0000-0000-0000-000000000000"]) + place.query,
+            "sign_in": reverse("account_login"),
+            "base": request.build_absolute_uri("/v1"),
+        },
+    }
+    return render(request, "console/chat.html", {**context, "data": data, "page": "chat"})
+
+
+@require_safe
+@tenant_data
+def account(request: HttpRequest, place: Place) -> HttpResponse:
+    """Answer what is left and whom to ask for more, as JSON."""
+    owners = Membership.objects.of(place.tenant).filter(role=Membership.Role.OWNER, is_active=True)
+    others = owners.filter(user__is_active=True).exclude(user=place.access.user).order_by("created_at", "id")
+    data = account_data(balance_of(place.tenant.id), active_subscription(place.tenant))
+    return JsonResponse({**data, "owners": list(others.values_list("user__email", flat=True)[:3])})
+
+
+def account_data(balance: Balance | None, subscription: Subscription | None) -> dict[str, Any]:
+    """Return the balance and the next month's credit, JSON-ready; amounts are decimal strings and µcr."""
+    available = 0 if balance is None else balance.available
+    grant, at = next_grant(subscription)
+    return {
+        "available": format_credits(available),
+        "available_micro": available,
+        "next_grant": format_credits(grant) if grant else None,
+        "next_grant_at": at.isoformat() if at and grant else None,
+    }
+
+
+def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]:
+    """Return the credit in µcr that the next month brings, and when it begins."""
+    if subscription is None or subscription.is_ending:
+        return 0, None
+    return (subscription.next_version or subscription.version).monthly_credits, subscription.granted_until
+
+
+def chat_models(offers: list[Offer]) -> list[dict[str, Any]]:
+    """Return those that answer chats, `auto` first, with the model that each is an adapter of (or nothing), the only
+    project that may use it (or nothing), and whether they answer now, JSON-ready.
+    """
+    chats = [offer for offer in offers if offer.entry.serves(Kind.CHAT)]
+    if not chats:
+        return []
+    auto = auto_card([offer.card for offer in chats])
+    told = [{**msgspec.to_builtins(auto), "base": "", "project": "", "is_ready": any(one.is_ready for one in chats)}]
+    for offer in chats:
+        whose = {"base": offer.entry.base, "project": str(offer.entry.project or ""), "is_ready": offer.is_ready}
+        told.append({**msgspec.to_builtins(offer.card), **whose})
+    return told

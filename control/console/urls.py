@@ -1,0 +1,30 @@
+"""Pages of tenants: chat, usage, batches, models, keys, settings."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from control.console import admin_keys, audit, batches, catalogue, chat, keys, requests, tenant_settings, usage
+
+urlpatterns = [
+    path("", chat.chat, name="console-chat"),
+    path("chat/account/", chat.account, name="console-account"),
+    path("usage/", usage.usage, name="console-usage"),
+    path("usage/export.csv", usage.export, name="console-usage-export"),
+    path("usage/requests/<uuid:request_id>/", requests.detail, name="console-request"),
+    path("usage/batches/", batches.batches, name="console-batches"),
+    path("usage/batches/<uuid:pk>/cancel/", batches.cancel, name="console-batch-cancel"),
+    path("usage/batches/<uuid:pk>/files/<uuid:file_id>/", batches.download, name="console-batch-file"),
+    path("usage/models/", catalogue.models, name="console-models"),
+    path("usage/models/<uuid:pk>/withdraw/", catalogue.withdraw, name="console-adapter-withdraw"),
+    path("settings/", tenant_settings.tenant_settings, name="console-settings"),
+    path("audit/", audit.audit, name="console-audit"),
+    path("keys/new/", keys.create, name="console-key-new"),
+    path("keys/admin/", admin_keys.admin_key_list, name="console-admin-keys"),
+    path("keys/admin/<uuid:pk>/made/", admin_keys.made, name="console-admin-key-made"),
+    path("keys/admin/<uuid:pk>/revoke/", admin_keys.revoke, name="console-admin-key-revoke"),
+    path("keys/<uuid:pk>/", keys.change, name="console-key-change"),
+    path("keys/<uuid:pk>/rotate/", keys.rotate, name="console-key-rotate"),
+    path("keys/<uuid:pk>/made/", keys.made, name="console-key-made"),
+    path("keys/<uuid:pk>/revoke/", keys.revoke, name="console-key-revoke"),
+]

@@ -1,0 +1,36 @@
+"""Control-plane URLs; the data plane's are in `gateway.asgi`."""
+
+from __future__ import annotations
+
+from allauth.account.decorators import secure_admin_login
+from django.contrib import admin
+from django.urls import URLPattern, URLResolver, include, path, re_path
+from django.views.generic import RedirectView
+
+from control.accounts import views
+from control.api.docs import api_docs, api_schema
+from control.api.errors import unknown_endpoint
+
+# One sign-in for everybody: operators too go through allauth, with its second factor and its rate limits.
+admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
+
+admin.site.index_title = "Dashboard"
+
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("admin/", admin.site.urls),
+    path("accounts/", include("control.accounts.urls")),
+    path("links/<str:token>/", views.open_link, name="link-open"),
+    path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
+    path("addresses/<str:token>/", views.open_address, name="address-open"),
+    path("", include("control.console.urls")),
+    re_path(r"^docs/?$", RedirectView.as_view(pattern_name="api-docs"), name="docs"),
+    path("api/v1/", include("control.api.urls")),
+    path("v1/organization/", include("control.api.organization.urls")),
+    path("api/schema/", api_schema, name="api-schema"),
+    path("api/docs/", api_docs, name="api-docs"),
+    re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
+]
+handler400 = "control.console.pages.bad_request"
+handler404 = "control.console.pages.not_found"
+handler429 = "control.console.pages.too_many_requests"  # where allauth looks for it
+handler500 = "control.console.pages.server_error"
