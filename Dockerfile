@@ -39,6 +39,7 @@ COPY tenancy tenancy
 COPY fleet fleet
 COPY gateway gateway
 COPY control control
+COPY operation operation
 COPY billing billing
 COPY routing routing
 COPY inference inference
@@ -46,7 +47,7 @@ COPY desk desk
 COPY templates templates
 COPY static static
 COPY deploy/docker deploy/docker
-RUN python -m compileall -q base tenancy fleet gateway control billing routing inference desk
+RUN python -m compileall -q base tenancy fleet gateway control operation billing routing inference desk
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SLUICE_HOME=/var/lib/sluice \
     SLUICE_RUNTIME_DIR=/tmp/sluice
 USER 10001:10001

@@ -80,6 +80,7 @@ INSTALLED_APPS = [
     "allauth.mfa",
     "gateway",
     "control",
+    "operation",
     "billing",
     "routing",
 ]
@@ -193,7 +194,7 @@ SLUICE_MOST_KEPT_BYTES = env.whole("SLUICE_MOST_KEPT_BYTES", 1024**3)
 # How often the books are checked.
 SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 24)
 
-# How long rows are kept that have ended (gateway/services/purge.py)
+# How long rows are kept that have ended (operation/jobs/purge.py)
 SLUICE_REFUSAL_DAYS = env.whole("SLUICE_REFUSAL_DAYS", 30)
 SLUICE_INVITATION_DAYS = env.whole("SLUICE_INVITATION_DAYS", 30)
 SLUICE_RESPONSE_DAYS = env.whole("SLUICE_RESPONSE_DAYS", 30)

@@ -36,7 +36,7 @@ from run import HERE, ROOT, home
 SAMPLE_SECONDS = 0.001
 # What of ours each promise takes: the first that a part's path begins with.
 PROMISES = {
-    "keys, revoked within a second": ("gateway/runtime/principal", "gateway/runtime/epoch", "gateway/services/keys"),
+    "keys, revoked within a second": ("gateway/runtime/principal", "gateway/runtime/epoch", "tenancy/services/keys"),
     "rates, concurrency, the tenant's queue": (
         "billing/limits",
         "gateway/generation/limits",

@@ -142,7 +142,7 @@ def test_settings_read_nothing_unchecked():
     ],
 )
 def test_the_settings_say_what_a_value_has_to_be(monkeypatch, tmp_path, name, value, meaning):
-    """A command makes one line of it: tests/gateway/management/test_careless.py."""
+    """A command makes one line of it: tests/operation/test_careless.py."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.setenv(name, value)
     with pytest.raises(ImproperlyConfigured) as refused:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from base import home
-from gateway.management.doctor import examine
+from operation.doctor.doctor import examine
 
 ROOT = Path(__file__).resolve().parents[2]
 

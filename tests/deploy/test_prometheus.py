@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from gateway.runtime.metrics import Metrics
-from gateway.tasks import JOBS
+from operation.jobs.tasks import JOBS
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy" / "prometheus"

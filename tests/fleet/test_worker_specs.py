@@ -13,8 +13,8 @@ import pytest
 from base.home import runtime_directory, worker_endpoint
 from billing.services import cards
 from fleet import worker_specs
-from gateway.management.following import Following
 from inference.config import WorkerConfig
+from operation.serve.following import Following
 from routing.models import Adapter, Deployment, PublicModel
 from routing.services.catalogue import add_model
 

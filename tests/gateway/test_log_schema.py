@@ -30,8 +30,8 @@ except ZeroDivisionError:
 """
 SET_UP = "import os, sys, django; sys.argv = {command!r}; django.setup()\n"
 # Celery asks its programs' `setup_logging` hook; the class is the one that each program makes.
-CELERY_WORKER = "from gateway.celery import app; app.Worker(pool='threads', quiet=True).setup_logging()"
-CELERY_BEAT = "from gateway.celery import app; app.Beat(quiet=True).setup_logging()"
+CELERY_WORKER = "from operation.celery import app; app.Worker(pool='threads', quiet=True).setup_logging()"
+CELERY_BEAT = "from operation.celery import app; app.Beat(quiet=True).setup_logging()"
 PROCESSES = {
     "gateway": """from gateway.logs import background, configure_logs
 configure_logs(stream=background())
@@ -92,7 +92,7 @@ def said(tmp_path_factory):
     folder, given = tmp_path_factory.mktemp("said"), []
     for process, program in PROCESSES.items():
         words = process.split()
-        command = ["celery", "-A", "gateway", *words[1:]] if words[0] == "celery" else ["manage.py", process]
+        command = ["celery", "-A", "operation", *words[1:]] if words[0] == "celery" else ["manage.py", process]
         given += [str(folder / process), SET_UP.format(command=command) + NAMED + program + SAID]
     with run(FORKING, folder, *given) as started:
         pass

@@ -12,7 +12,7 @@ HEAVY = ["torch", "transformers", "safetensors", "numpy", "celery", "kombu"]
 
 IMPORTS = (
     "import gateway.asgi; from django.urls import get_resolver; get_resolver().url_patterns",
-    "from gateway.management.commands import gateway, jobs, serve; import gateway.tasks",
+    "from operation.management.commands import gateway, jobs, serve; import operation.jobs.tasks",
 )
 
 

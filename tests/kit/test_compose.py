@@ -18,7 +18,7 @@ from django.core.management import get_commands, load_command_class
 
 from base.heartbeat import REPLACES, VARIABLE
 from base.http.direct import open_directly
-from gateway.backup.secrets import EFFECTIVE
+from operation.backup.secrets import EFFECTIVE
 from tests.services.proxies import Scripted, caddy, caddyfile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +139,7 @@ def test_every_command_is_there_and_takes_these_options(service, line):
 
 def test_celery_is_found_where_the_file_says():
     for name in ("celery", "beat"):
-        assert words(SERVICES[name])[:4] == ["celery", "-A", "gateway", "--quiet"]  # no banner among lines of JSON
+        assert words(SERVICES[name])[:4] == ["celery", "-A", "operation", "--quiet"]  # no banner among lines of JSON
         assert SERVICES[name]["restart"] == "unless-stopped"  # it ends when it is silent
         done = subprocess.run(
             [sys.executable, "-m", *words(SERVICES[name])[:5], "--help"],

@@ -169,7 +169,7 @@ def test_the_gateway_is_built_whole_and_without_torch(build):
     assert "torch" not in said
     there = {path.name for path in app.iterdir()}
     assert there == {
-        *("manage.py", "LICENSE", "base", "tenancy", "fleet", "gateway", "control", "billing", "routing"),
+        *("manage.py", "LICENSE", "base", "tenancy", "fleet", "gateway", "control", "operation", "billing", "routing"),
         *("inference", "desk", "templates", "static", "deploy"),
     }
     assert {path.name for path in (app / "deploy").iterdir()} == {"docker"}

@@ -34,7 +34,7 @@ def test_settings_and_commands_that_a_document_names_exist(document):
     settings = set(re.findall(r"^\| `([A-Z_]+)` \|", (ROOT / "docs/settings.md").read_text(), re.MULTILINE))
     named = set(re.findall(r"\b((?:SLUICE_[A-Z_]*[A-Z]|REDIS_URL|DATABASE_URL))\b", text))
     assert {name.removesuffix("_FILE") for name in named} <= settings
-    commands = {path.stem for app in ("gateway", "billing") for path in ROOT.glob(f"{app}/management/commands/*.py")}
+    commands = {path.stem for app in ("operation", "billing") for path in ROOT.glob(f"{app}/management/commands/*.py")}
     own = {"migrate", "check", "createsuperuser"}
     assert set(re.findall(r"manage\.py (\w+)", text)) <= commands | own
 

@@ -190,7 +190,7 @@ def _spread(topology: Topology, replicated: tuple[str, ...]) -> None:
     stack, far_home = topology.stack, topology.far_home
     stack.manage("nodes", "add", NODE, "--address", f"tcp://127.0.0.1:{lease_port()}")
     (stack.home / f"node-{NODE}.key").rename(far_home / f"node-{NODE}.key")
-    celery = [sys.executable, "-m", "celery", "-A", "gateway"]
+    celery = [sys.executable, "-m", "celery", "-A", "operation"]
     upstream = [sys.executable, "-m", "tests.stack.programs.upstream", "--port", str(topology.upstream_port)]
     far = stack.environment | {"SLUICE_HOME": str(far_home), "DATABASE_URL": _url_of_the_node(stack)}
     for name, command, environment in (

@@ -11,7 +11,7 @@ from billing.models import CreditGrant, Plan, Subscription
 from billing.services import plan_models, plans
 from billing.services.errors import PlanError
 from billing.services.plan_models import include_models, move_subscribers
-from gateway.management import doctor
+from operation.doctor import doctor
 from routing.models import PublicModel
 from tests.billing.conftest import make_tenant
 

@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from base.storage import storage
 from fleet.adapters import add_adapter_folder
 from fleet.worker_specs import spec_file
-from gateway.management import following as module
-from gateway.management.following import RETRY_SECONDS, Following
 from inference.config import WorkerConfig
+from operation.serve import following as module
+from operation.serve.following import RETRY_SECONDS, Following
 from tests.fleet.adapters.files import save
 from tests.fleet.adapters.test_service import base
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[3]
 CODE = re.compile(
     r'(?:Refusal|_Denied)\(\s*\d{3},\s*"([a-z_]+)"|(?:EngineFault|RoutingError)\(\s*"([a-z_]+)"|code = "([a-z_]+)"'
 )
-CONTROL_PLANE = re.compile(r"gateway/(api|console|admin|services)/")
+CONTROL_PLANE = re.compile(r"gateway/services/")
 INTERNAL = {"device_lost", "model_refused", "unprepared"}  # never reach a client under these names
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from base import clock
 from base.sealing import unseal_bytes
 from gateway.models import KeptAnswer
-from gateway.services.purge import purge
+from operation.jobs.purge import purge
 from tenancy.models import APIKey, Project
 from tenancy.services import keys
 from tests.gateway.edge.client import Exchange, assert_error

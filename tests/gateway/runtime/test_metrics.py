@@ -17,16 +17,16 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from billing.models import Reconciliation
-from gateway import tasks
 from gateway.bootstrap import _pool_sources
 from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.models import TaskState
 from gateway.runtime import metrics as module
 from gateway.runtime.installation import read_installation
 from gateway.runtime.metrics import Metrics
-from gateway.services import task_states
-from gateway.services.task_states import noted
 from inference.types import BOUNDS, Finished, FinishReason, Health, Histogram, Usage, Work
+from operation.jobs import states as task_states
+from operation.jobs import tasks
+from operation.jobs.states import noted
 from tenancy.models import OutgoingMail
 from tests.gateway.doubles import StandingEpoch, make_principal, make_stand
 

@@ -13,9 +13,9 @@ from django.utils import timezone
 from billing.services import plans, wallets
 from gateway.models import StoredResponse
 from gateway.runtime.tenant_cache import TenantCache
-from gateway.services.purge import purge
 from gateway.stored import conversation, rows
 from inference.messages import Image, Message
+from operation.jobs.purge import purge
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from tenancy.models import Project, Tenant

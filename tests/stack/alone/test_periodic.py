@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 EVENTS = 1000
 LOOP = {"jobs": ["manage.py", "jobs"]}
 CELERY = {
-    "worker": ["-m", "celery", "-A", "gateway", "--quiet", "worker", "--pool", "threads"],
-    "beat": ["-m", "celery", "-A", "gateway", "--quiet", "beat", "--pidfile="],
+    "worker": ["-m", "celery", "-A", "operation", "--quiet", "worker", "--pool", "threads"],
+    "beat": ["-m", "celery", "-A", "operation", "--quiet", "beat", "--pidfile="],
 }
 
 

@@ -1,0 +1,79 @@
+"""Periodic work in one process: what is due, in a few threads, until it is told to end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+
+from django.db import connections
+
+from billing.jobs import Job
+from operation.jobs.tasks import task
+
+
+class Schedule:
+    """When each job is due: at once, and then so many seconds after it was last taken, or when that run has ended."""
+
+    def __init__(self, jobs: Sequence[Job], now: float) -> None:
+        self._every = {job.name: job.every_s for job in jobs}
+        self._due = dict.fromkeys(self._every, now)
+        self._taken: dict[str, float] = {}
+
+    def take(self, now: float) -> list[str]:
+        """Return the names of the jobs that are due, the longest first; none of them is due until it has ended."""
+        names = sorted((name for name, due in self._due.items() if due <= now), key=self._due.__getitem__)
+        for name in names:
+            del self._due[name]
+            self._taken[name] = now
+        return names
+
+    def end(self, name: str) -> None:
+        """Note that a job that was taken has ended."""
+        self._due[name] = self._taken.pop(name) + self._every[name]
+
+    def rest(self, now: float) -> float | None:
+        """Return for how many seconds nothing is due; None while all have been taken."""
+        return max(0.0, min(self._due.values()) - now) if self._due else None
+
+
+class Loop:
+    """Runs the jobs in so many `threads`, none of them twice at a time, until `stop`."""
+
+    def __init__(self, jobs: Sequence[Job], threads: int) -> None:
+        self._tasks = {job.name: task(job, lambda: not self._stops) for job in jobs}
+        self._schedule = Schedule(jobs, time.monotonic())
+        self._threads = threads
+        self._stops = False
+        self._news: SimpleQueue[str | None] = SimpleQueue()  # names of jobs that have ended; None: look whether to stop
+
+    def stop(self) -> None:
+        """Let `run` return after the current chunks. A signal's handler may call it."""
+        self._stops = True
+        self._news.put(None)
+
+    def run(self) -> None:
+        """Do what is due until `stop`."""
+        pool = ThreadPoolExecutor(self._threads, "job")
+        try:
+            while not self._stops:
+                for name in self._schedule.take(time.monotonic()):
+                    pool.submit(self._do, name)
+                with suppress(Empty):
+                    ended = self._news.get(timeout=self._schedule.rest(time.monotonic()))
+                    if ended is not None:
+                        self._schedule.end(ended)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _do(self, name: str) -> None:
+        try:
+            if not self._stops:
+                self._tasks[name]()
+        finally:
+            try:
+                connections.close_all()
+            finally:
+                self._news.put(name)  # else it would never be due again

@@ -1,0 +1,100 @@
+"""The periodic work of this installation: what `manage.py jobs` does, and of which Celery's tasks are made."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from django.conf import settings
+
+from base import clock, storage
+from base.heartbeat import touch_heartbeat
+from billing import jobs as billing
+from billing.jobs import Job, sweep_job
+from billing.services.reconciliation import reconcile_if_due
+from fleet import adapter_files
+from gateway.batches.driver import Driver
+from gateway.batches.intake import take_in
+from gateway.batches.results import finish
+from gateway.services import files
+from gateway.services.batches import forget_batches
+from gateway.stored.rows import losses
+from operation.jobs.purge import purge
+from operation.jobs.states import forget_others, noted
+from tenancy.services.mail import send_due_mail
+
+logger = logging.getLogger("sluice.jobs")
+
+LONGEST_S = 5.0
+"""Seconds after which a task leaves the rest to the next one, so that no other waits long for a thread."""
+BACK_OFF_S = 10.0
+"""Seconds for which a job that failed is left alone in this process."""
+
+
+def jobs() -> tuple[Job, ...]:
+    """Return all periodic work, for one process."""
+    return (
+        *billing.jobs(),
+        Job("billing.reconciliation", _reconcile, every_s=60),
+        Job("gateway.mail", send_due_mail, every_s=2),
+        Job("gateway.purge", _purge, every_s=60),
+        sweep_job("gateway.responses", losses(), every_s=30),
+        _files(),
+        Job("gateway.adapters", lambda: adapter_files.sweep(clock.now(), limit=20) > 0, every_s=300),
+        Job("gateway.batch_input", take_in, every_s=1),
+        Job("gateway.batch_lines", Driver().step, every_s=1),
+        Job("gateway.batch_output", finish, every_s=1),
+    )
+
+
+def _purge() -> bool:
+    forget_others([job.name for job in JOBS])
+    now = clock.now()
+    return purge(now) + forget_batches(now, limit=200) > 0
+
+
+def _files() -> Job:
+    removal = files.removal()
+
+    def step() -> bool:
+        storage.sweep_drafts()
+        return files.hide_expired(clock.now(), limit=20) > 0 or removal.turn() > 0
+
+    return Job("gateway.files", step, every_s=60)
+
+
+def _reconcile() -> bool:
+    reconcile_if_due(timedelta(hours=settings.SLUICE_RECONCILE_HOURS))
+    return False
+
+
+def task(job: Job, goes_on: Callable[[], bool]) -> Callable[[], None]:
+    """Return what does the job's next chunks while `goes_on()`, and raises nothing: a job that fails rests for a while.
+
+    Each chunk shows that the process lives.
+    """
+    rests_until = 0.0
+
+    def run() -> None:
+        nonlocal rests_until
+        if time.monotonic() < rests_until:
+            return
+        try:
+            noted(job.name, lambda: job.run(seconds=LONGEST_S, goes_on=lives_and_goes_on))
+        except Exception:
+            # A database that can't be reached and a bad row are both logged, since both need people.
+            logger.exception("job failed", extra={"job": job.name})
+            rests_until = time.monotonic() + BACK_OFF_S
+        finally:
+            touch_heartbeat()
+
+    def lives_and_goes_on() -> bool:
+        touch_heartbeat()
+        return goes_on()
+
+    return run
+
+
+JOBS = jobs()

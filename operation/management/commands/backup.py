@@ -1,0 +1,41 @@
+"""``manage.py backup``: database, secrets, files, adapters and workers' records in one archive, while all runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from operation.backup.archive import BackupError
+from operation.backup.service import back_up
+from operation.doctor.doctor import database_problem
+from operation.serve.stopping import stopped_by_exit
+
+
+class Command(BaseCommand):
+    """Write the archive (mode 0600) and print its path. It holds every secret: keep it like one."""
+
+    help = "Back up database, secrets, files, adapters and workers' records into one archive, while everything runs."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("target", type=Path, help="a new file, or a folder in which one is made")
+        no_files = "leave out tenants' files and adapters, where their storage keeps copies of its own"
+        parser.add_argument("--without-files", action="store_true", help=no_files)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if problem := database_problem():
+            raise CommandError(problem)
+        try:
+            with stopped_by_exit("stopped: no backup was made"):
+                made = back_up(options["target"].resolve(), with_files=not options["without_files"])
+        except BackupError as error:
+            raise CommandError(str(error)) from error
+        size = made.path.stat().st_size / 2**20
+        of_tenants = f"tenants' files and adapters: {'left out' if options['without_files'] else made.files}"
+        self.stdout.write(f"{made.path}: {made.manifest.database}, {of_tenants}, {size:.1f} MiB")
+        if made.missing:
+            self.stderr.write(
+                f"tenants' files and adapters whose bytes are lost, which are in no backup: {made.missing}"
+            )

@@ -1,0 +1,78 @@
+"""``manage.py gateway``: one gateway process (uvicorn) on this home."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from base.heartbeat import VARIABLE
+from gateway.logs import background, configure_logs
+from gateway.runtime.address import address_of, address_of_sockets, announced
+from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
+from operation.doctor.doctor import database_problem
+from operation.serve.ports import port_problem
+from operation.serve.supervisor import FATAL
+
+
+class Command(BaseCommand):
+    """Serve HTTP and websockets until SIGTERM; then let running generations end, for at most five seconds."""
+
+    help = "Run one gateway process."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--host", default="127.0.0.1")
+        parser.add_argument("--port", type=int, default=8000)
+        fd = "a listening socket that was opened before, instead of --host and --port; may be given several times"
+        parser.add_argument("--fd", type=int, action="append", default=[], help=fd)
+        parser.add_argument("--metrics-fd", type=int, help="the same for the port of SLUICE_METRICS_PORT")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if problem := database_problem():
+            raise CommandError(problem)
+        if settings.SLUICE_EMBEDDED:
+            try:
+                FileLock.take(Path(settings.DATABASES["default"]["NAME"])).release()
+            except GatewayRunningError as error:
+                self.stderr.write(str(error))
+                sys.exit(FATAL)
+        listening = [socket.socket(fileno=descriptor) for descriptor in options["fd"]]
+        probes_on = None if options["metrics_fd"] is None else socket.socket(fileno=options["metrics_fd"])
+        own = [] if listening else [options["port"]]
+        own += [] if probes_on else [settings.SLUICE_METRICS_PORT]
+        for port in own:
+            if port and (problem := port_problem(options["host"], port)):
+                self.stderr.write(problem)
+                sys.exit(FATAL)
+        configure_logs(stream=background())
+        from gateway.asgi import application, probes
+        from gateway.server.server import gateway_server
+
+        # What was imported stays: left to the collector, it would be walked through in the middle of requests.
+        # Requests leave few cycles, so it need not look after every 700 new objects either.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)
+        server = gateway_server(application, probes, options["host"], options["port"], beat=_beat, probes_on=probes_on)
+        address = address_of_sockets(listening) if listening else address_of(options["host"], options["port"])
+        signal.signal(signal.SIGHUP, lambda *_: server.leave())
+        # The server ends in order, then takes the signal again: SIGTERM too must not end us before the address is gone.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        with announced(address) if address else contextlib.nullcontext(), contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=listening or None)
+        if not server.started:
+            sys.exit(1)
+
+
+async def _beat() -> None:
+    """Show the supervisor, if there is one, that the event loop turns."""
+    if heartbeat := os.environ.get(VARIABLE):
+        Path(heartbeat).touch()  # noqa: ASYNC240 - one inode's time, nothing to wait for

@@ -1,0 +1,62 @@
+"""``manage.py quickstart``: from nothing to a gateway that can be served, as often as wanted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from base.errors import ServiceError
+from fleet import local_models
+from gateway.runtime.address import address_of, usual_address
+from operation.setup import moved_home
+from operation.setup.steps import Steps
+from operation.setup.welcome import told, welcome
+
+
+class Command(BaseCommand):
+    """Do what `setup` does, install the first models, make the demo tenant; print how to begin, or serve."""
+
+    help = "Set everything up for a first run (idempotent)."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--port", type=int, default=None, help="the port that `serve` listens on")
+        parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+        parser.add_argument("--serve", action="store_true", help="then become `serve`, which says how to begin")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if settings.SLUICE_ENV == "production":
+            raise CommandError(
+                "quickstart makes demo credentials: in production use setup, createsuperuser, models add"
+            )
+        quiet = options["json"]
+        call_command("setup", steps=not quiet, verbosity=0)
+        with Steps(sys.stderr if quiet else sys.stdout).step("first models"):
+            missing = _missing_models()
+        for line in missing:
+            (self.stderr if quiet else self.stdout).write(line)
+        if options["serve"]:
+            port = str(options["port"] or 8000)
+            serve = [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "serve", "--welcome", "--port", port]
+            self.stdout.flush()
+            os.execv(sys.executable, serve)  # noqa: S606 - ours
+        facts = welcome(address_of("127.0.0.1", options["port"]) if options["port"] else usual_address())
+        self.stdout.write(json.dumps(asdict(facts)) if quiet else told(facts))
+
+
+def _missing_models() -> list[str]:
+    """Install the first models and return a line for each that can't be had."""
+    try:
+        first = local_models.add_first_models()
+        moved_home.take_over()  # what a former home has, and this one only has since then
+    except ServiceError as error:
+        return [f"first models: {error}"]
+    return [f"first model {name} is missing: {why}" for name, why in first.missing.items()]

@@ -1,0 +1,51 @@
+"""``manage.py setup``: what every installation needs before it can serve, in production too."""
+
+from __future__ import annotations
+
+import sys
+from io import StringIO
+from typing import Any
+
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandParser
+
+from base.home import close_to_others
+from billing.services import cards, plans
+from fleet import remote_models
+from operation.backup import former_migrations
+from operation.setup import moved_home
+from operation.setup.steps import Steps
+from tenancy.services import mail, roles
+
+
+class Command(BaseCommand):
+    """Migrate (which installs the triggers); ship plans, prices, operators' roles; collect static files; idempotent."""
+
+    help = "Bring the database, plans, price lists and static files up to date."
+    requires_system_checks: list[str] = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--steps", action="store_true", help="on a terminal, show each step with its time")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        show = Steps(sys.stdout) if options["steps"] or options["verbosity"] else Steps(StringIO())
+        with show.step("database"):
+            close_to_others()
+            former_migrations.take_over()
+            call_command("migrate", verbosity=0, interactive=False)
+        with show.step("static files"):
+            call_command("collectstatic", verbosity=0, interactive=False)
+        with show.step("plans and prices"):
+            plans.ensure_default_plans()
+            cards.ensure_default_cards()
+        with show.step("roles of operators"):
+            roles.ensure_roles()
+        moved = moved_home.take_over()
+        for name in remote_models.reseal_credentials():
+            self.stderr.write(f"the API key of deployment {name} was stored under another secret: enter it again")
+        if count := mail.send_unread_mail():
+            self.stdout.write(f"mails whose text can be read again, and which are sent now: {count}")
+        if options["verbosity"]:
+            if moved:
+                self.stdout.write(f"deployments whose model is taken from this home now: {', '.join(moved)}")
+            self.stdout.write("database, plans, price lists and static files are up to date")

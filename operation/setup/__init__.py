@@ -1,0 +1,1 @@
+"""Setting up an installation, and the first words to who did."""

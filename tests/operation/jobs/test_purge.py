@@ -1,0 +1,155 @@
+"""What has ended is removed, in chunks, and nothing else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.core.management import call_command
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from base.ids import uuid7
+from billing.models import Reconciliation
+from gateway.models import RefusalCount
+from operation.jobs import tasks
+from operation.jobs.purge import purge
+from tenancy.audit import LEAST_AUDIT_DAYS
+from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink
+from tenancy.services import links, members
+
+pytestmark = [pytest.mark.money, pytest.mark.django_db]
+
+
+def left():
+    return Session.objects.count(), SignInLink.objects.count(), Invitation.objects.unscoped().count()
+
+
+@pytest.fixture
+def rows(acme):
+    now = timezone.now()
+    for number in range(5):
+        Session.objects.create(session_key=f"old{number}", expire_date=now - timedelta(seconds=1))
+        links.mint_link(user=acme.owner)
+        members.invite_member(tenant=acme.tenant, email=f"{number}@x.example")
+    SignInLink.objects.update(expires_at=now - timedelta(seconds=1))
+    Invitation.objects.unscoped().update(expires_at=now - timedelta(days=30, seconds=1))  # one was taken up
+    Session.objects.create(session_key="new", expire_date=now + timedelta(days=1))
+    links.mint_link(user=acme.owner)
+    members.invite_member(tenant=acme.tenant, email="open@x.example")
+    late, _ = members.invite_member(tenant=acme.tenant, email="late@x.example")
+    Invitation.objects.unscoped().filter(pk=late.pk).update(expires_at=now - timedelta(days=30) + timedelta(seconds=1))
+    return now
+
+
+def test_it_goes_in_chunks_and_leaves_what_is_good(rows):
+    assert left() == (6, 6, 8)
+    assert purge(rows, limit=2) == 6
+    assert left() == (4, 4, 6)
+    assert [purge(rows, limit=2) for _ in range(3)] == [6, 3, 0]
+    assert left() == (1, 1, 3)
+
+
+def test_refusals_go_after_their_days(acme, settings):
+    now = timezone.now()
+    for days in (1, 9, 11):
+        at = now - timedelta(days=days)
+        RefusalCount(
+            id=uuid7(), minute=at, tenant=acme.tenant, status=429, code="x", count=1, last_request=uuid7(), last_at=at
+        ).save(force_insert=True)
+    assert purge(now) == 0
+    settings.SLUICE_REFUSAL_DAYS = 10
+    assert purge(now) == 1
+    assert RefusalCount.objects.of(acme.tenant).count() == 2
+
+
+def test_jobs_do_it(rows, monkeypatch):
+    """By the clock of `rows`, which keeps one invitation for a second more: the jobs before may take longer."""
+    monkeypatch.setattr(tasks.clock, "now", lambda: rows)
+    monkeypatch.setattr("operation.management.commands.jobs.database_problem", lambda: "")
+    call_command("jobs", "--once")
+    assert left() == (1, 1, 3)
+
+
+def test_an_invitation_that_was_taken_up_goes_after_its_days(acme, settings):
+    now = timezone.now()
+    assert Invitation.objects.of(acme.tenant).filter(accepted_at__isnull=False).count() == 1
+    assert purge(now + timedelta(days=29)) == 0
+    assert purge(now + timedelta(days=31)) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "make"),
+    [
+        ("SLUICE_MAIL_DAYS", lambda at: OutgoingMail.objects.create(to="a@x.example", sealed_text="", ended_at=at)),
+        (
+            "SLUICE_RECONCILIATION_DAYS",
+            lambda at: Reconciliation.objects.create(started_at=at, finished_at=at, is_running=None, found=0),
+        ),
+    ],
+)
+def test_what_has_ended_goes_after_its_days(db, settings, setting, make):
+    now = timezone.now()
+    for days in (1, 9, 11, 400):
+        make(now - timedelta(days=days))
+    setattr(settings, setting, 10)
+    assert purge(now) == 2
+
+
+def test_mail_that_waits_stays(db):
+    OutgoingMail.objects.create(to="a@x.example", sealed_text="")
+    assert purge(timezone.now() + timedelta(days=400)) == 0
+
+
+def test_the_audit_trail_stays_unless_the_settings_say_otherwise(acme, settings):
+    now = timezone.now()
+    for days in (100, 370, 800):
+        AuditEvent(
+            at=now - timedelta(days=days), actor="a", action="old", target_type="t", target_id="i", target="t"
+        ).save()
+    purge(now)
+    assert AuditEvent.objects.unscoped().filter(action="old").count() == 3
+    settings.SLUICE_AUDIT_DAYS = 366
+    assert purge(now) == 2
+    assert AuditEvent.objects.unscoped().filter(action="old").count() == 1
+
+
+def test_a_machine_whose_clock_is_ahead_purges_by_the_databases(acme, settings, monkeypatch):
+    """The database refuses to give up what is younger by its own clock, and nothing was purged any more."""
+    settings.SLUICE_AUDIT_DAYS = LEAST_AUDIT_DAYS
+    at = timezone.now() - timedelta(days=LEAST_AUDIT_DAYS)
+    for seconds in (-60, 60):
+        AuditEvent(
+            at=at + timedelta(seconds=seconds), actor="a", action="old", target_type="t", target_id="i", target="t"
+        ).save()
+    Session.objects.create(session_key="old", expire_date=timezone.now() - timedelta(seconds=1))
+    real = timezone.now
+    monkeypatch.setattr(timezone, "now", lambda: real() + timedelta(minutes=5))
+    assert tasks._purge()
+    assert not Session.objects.exists()
+    assert AuditEvent.objects.unscoped().filter(action="old").count() == 1
+
+
+def test_the_database_lets_no_audit_event_of_the_last_year_go(acme):
+    for days, is_kept in ((364, True), (366, False)):
+        event = AuditEvent(
+            at=timezone.now() - timedelta(days=days), actor="a", action="x", target_type="t", target_id="i", target="t"
+        )
+        event.save()
+        doomed = AuditEvent.objects.unscoped().filter(pk=event.pk)
+        if is_kept:
+            with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
+                doomed._raw_delete("default")
+        else:
+            with pytest.raises(IntegrityError, match="append-only"), transaction.atomic():
+                doomed.update(actor="another")
+            doomed._raw_delete("default")
+        assert doomed.exists() == is_kept
+
+
+def test_nobody_is_said_to_have_deleted_it(rows):
+    before = AuditEvent.objects.unscoped().count()
+    while purge(rows):
+        pass
+    assert AuditEvent.objects.unscoped().count() == before

@@ -1,0 +1,54 @@
+"""One gateway process as a unit of systemd's runs it, on a socket that it is given."""
+
+from __future__ import annotations
+
+import os
+import socket
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from django.core.management import call_command
+
+from gateway.batches.sending import gateway_address
+from gateway.runtime.address import announced
+from operation.management.commands import gateway as command
+
+
+@pytest.fixture
+def addresses(settings, monkeypatch, tmp_path):
+    """Where lines of batches go, as it is while the gateway serves."""
+    settings.SLUICE_HOME, settings.SLUICE_EMBEDDED = tmp_path, False
+    settings.SLUICE_BASE_URL, settings.SLUICE_GATEWAY_URL = "https://sluice.example.com", ""
+    for name in ("gc", "signal", "configure_logs"):  # which would be changed for the tests' own process
+        monkeypatch.setattr(command, name, Mock())
+    monkeypatch.setattr(command, "database_problem", lambda: "")
+    seen = []
+
+    def run(sockets):
+        seen.append(gateway_address())
+        for one in sockets:
+            one.close()
+
+    server = SimpleNamespace(started=True, run=run)
+    monkeypatch.setattr("gateway.server.server.gateway_server", lambda *_, **__: server)
+    return seen
+
+
+def serve(listening):
+    call_command("gateway", "--fd", str(os.dup(listening.fileno())))
+
+
+def test_jobs_find_a_gateway_on_a_socket_that_it_was_given(addresses):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serve(listening)
+        assert addresses == [f"http://127.0.0.1:{listening.getsockname()[1]}"]
+    assert gateway_address() == "https://sluice.example.com"
+
+
+def test_who_opened_the_socket_has_told_where_it_is(addresses):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        with announced(f"http://127.0.0.1:{port}"):
+            serve(listening)
+            assert gateway_address() == addresses[0] == f"http://127.0.0.1:{port}"
