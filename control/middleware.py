@@ -19,13 +19,13 @@ _HELD = "sluice.request_id"
 
 
 class RequestIdMiddleware:
-    """Gives each request the id that its errors show: the one of `gateway.edge.guard`, or a new one."""
+    """Gives each request the id that its errors show: the one of `gateway.http.guard`, or a new one."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Answer; adds ``x-request-id`` unless `gateway.edge.guard` does."""
+        """Answer; adds ``x-request-id`` unless `gateway.http.guard` does."""
         request_id = request_id_of(request)
         response = self.get_response(request)
         if "request_id" not in getattr(request, "scope", {}):

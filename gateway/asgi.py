@@ -12,29 +12,33 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_application = get_asgi_application()
 
 from base.http.asgi import Application  # noqa: E402
-from gateway.concurrency.caps import Cap  # noqa: E402
-from gateway.consumers.responses import (  # noqa: E402 - models need Django to be set up
+from gateway.apis.adapters.endpoint import adapter, adapters  # noqa: E402
+from gateway.apis.batches.endpoint import batch, batches, cancel  # noqa: E402
+from gateway.apis.chat.endpoint import chat_completions  # noqa: E402
+from gateway.apis.classification.endpoint import classify  # noqa: E402
+from gateway.apis.completions.endpoint import completions  # noqa: E402
+from gateway.apis.embeddings.endpoint import embeddings  # noqa: E402
+from gateway.apis.files.endpoint import file, file_content, files  # noqa: E402
+from gateway.apis.messages.endpoint import count_tokens, messages  # noqa: E402
+from gateway.apis.models.endpoint import model, models  # noqa: E402
+from gateway.apis.ranking.endpoint import rerank, score  # noqa: E402
+from gateway.apis.responses.endpoint import input_tokens, responses  # noqa: E402
+from gateway.apis.responses.stored_endpoint import cancel_response, input_items, stored_response  # noqa: E402
+from gateway.apis.tokenize.endpoint import detokenize, tokenize  # noqa: E402
+from gateway.apis.usage.endpoint import usage  # noqa: E402
+from gateway.apis.websocket.endpoint import (  # noqa: E402 - models need Django to be set up
     MOST_SOCKETS,
     ResponsesConsumer,
     too_many_sockets,
 )
-from gateway.edge.adapters import adapter, adapters  # noqa: E402
-from gateway.edge.batches import batch, batches, cancel  # noqa: E402
-from gateway.edge.bounds import bounded, counted_by_address, limited_by_address, paced_by_address  # noqa: E402
-from gateway.edge.chat import chat_completions  # noqa: E402
-from gateway.edge.classification import classify  # noqa: E402
-from gateway.edge.completions import completions  # noqa: E402
-from gateway.edge.cors import with_cors  # noqa: E402
-from gateway.edge.embeddings import embeddings  # noqa: E402
-from gateway.edge.files import file, file_content, files  # noqa: E402
-from gateway.edge.guard import guarded  # noqa: E402
-from gateway.edge.kept import kept  # noqa: E402
-from gateway.edge.messages import count_tokens, messages  # noqa: E402
-from gateway.edge.models import model, models  # noqa: E402
-from gateway.edge.probes import health, probe_paths  # noqa: E402
-from gateway.edge.ranking import rerank, score  # noqa: E402
-from gateway.edge.responses import input_tokens, responses  # noqa: E402
-from gateway.edge.routes import (  # noqa: E402
+from gateway.concurrency.caps import Cap  # noqa: E402
+from gateway.errors.bodies import anthropic_error  # noqa: E402
+from gateway.http.bounds import bounded, counted_by_address, limited_by_address, paced_by_address  # noqa: E402
+from gateway.http.cors import with_cors  # noqa: E402
+from gateway.http.guard import guarded  # noqa: E402
+from gateway.http.kept import kept  # noqa: E402
+from gateway.http.probes import health, probe_paths  # noqa: E402
+from gateway.http.routes import (  # noqa: E402
     NEAR_THE_API,
     path,
     re_path,
@@ -43,11 +47,7 @@ from gateway.edge.routes import (  # noqa: E402
     routed_by_type,
     unknown_endpoint,
 )
-from gateway.edge.stored_responses import cancel_response, input_items, stored_response  # noqa: E402
-from gateway.edge.tokenize import detokenize, tokenize  # noqa: E402
-from gateway.edge.usage import usage  # noqa: E402
-from gateway.server.lifespan import lifespan  # noqa: E402
-from gateway.wire.errors import anthropic_error  # noqa: E402
+from gateway.lifespan import lifespan  # noqa: E402
 from tenancy.services import scopes  # noqa: E402
 
 # On a port of their own where SLUICE_METRICS_PORT is set, else beside the other paths.

@@ -20,10 +20,11 @@ from billing.limits.types import RateStore
 from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
 from fleet.nodes import note_seen
+from gateway.apis.responses.runs import cancel_as_asked
 from gateway.concurrency.limiter import ConcurrencyLimiter
+from gateway.durable import answers
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, SWEEP_LEASE, Sweep
-from gateway.replay import answers
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
 from gateway.runtime.gateway_lock import GatewayLock, take_lock
@@ -33,7 +34,6 @@ from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.runtime import Parts, Runtime
 from gateway.runtime.snapshot import load_snapshot
-from gateway.stored.runs import cancel_as_asked
 
 HEALTH_INTERVAL = 0.5
 LAST_USED_INTERVAL = 5.0
@@ -97,7 +97,7 @@ async def open_runtime() -> Runtime:
         )
         runtime = Runtime(parts, snapshot, incarnation, lock)
         if settings.REDIS_URL:
-            from gateway.replay.mirror import Mirror
+            from gateway.durable.mirror import Mirror
 
             runtime.replays.mirror = Mirror(settings.REDIS_URL, settings.SLUICE_REDIS_SECONDS)
             stack.push_async_callback(runtime.replays.mirror.close)

@@ -247,7 +247,7 @@ SLUICE_PROXIES = env.networks("SLUICE_PROXIES", ["127.0.0.0/8", "::1"])
 if SLUICE_TRUST_PROXY:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     USE_X_FORWARDED_HOST = True
-# What one client may take of the server (gateway/server/http.py)
+# What one client may take of the server (gateway/http/listener/http.py)
 SLUICE_MAX_HEAD_BYTES = env.whole("SLUICE_MAX_HEAD_BYTES", 32 * 1024)
 SLUICE_HEAD_SECONDS = env.number("SLUICE_HEAD_SECONDS", 10.0)
 SLUICE_MAX_BODY_BYTES = env.whole("SLUICE_MAX_BODY_BYTES", 8 * 1024 * 1024)

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from billing.services import cards, plans
 from gateway.batches import intake
-from gateway.replay.room import ROOM
+from gateway.durable.room import ROOM
 from gateway.runtime import epoch
 from tenancy.models import APIKey, Membership, Project, Tenant, User
 from tenancy.services import admin_keys, keys, members, tenants

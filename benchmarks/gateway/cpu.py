@@ -72,8 +72,8 @@ PROMISES = {
     ),
     "reading and counting what the model server sends": ("inference",),
     "a generation that outlives its client, and moves": ("gateway/generation", "gateway/runtime"),
-    "checked requests and answers of the API": ("gateway/wire", "gateway/edge/chat", "gateway/answering"),
-    "bounds, request ids, errors in the API's shape": ("gateway/edge", "gateway/server", "gateway"),
+    "checked requests and answers of the API": ("gateway/wire", "gateway/apis"),
+    "bounds, request ids, errors in the API's shape": ("gateway/http", "base/http", "gateway"),
     "uvicorn": ("server",),
 }
 WARM = 64
@@ -236,8 +236,8 @@ async def measure(options: argparse.Namespace, keys: list[str], address: str) ->
     import uvicorn
 
     from gateway.asgi import application
-    from gateway.server.bounds import Bounds, Listener
-    from gateway.server.server import configuration
+    from gateway.http.listener.bounds import Bounds, Listener
+    from gateway.http.listener.server import configuration
 
     gc.collect()
     gc.freeze()  # as `manage.py gateway` does it

@@ -17,7 +17,7 @@ from django.utils.text import slugify
 
 from base.ids import uuid7
 from billing.models import Plan
-from gateway.edge.bounds import client_network
+from gateway.http.bounds import client_network
 from tenancy.models import Membership, User
 from tenancy.services import members, tenants
 from tenancy.services.mail import queue_mail

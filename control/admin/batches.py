@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib import admin
 
 from billing.admin.base import ReadOnlyAdmin, credits_column
-from gateway.models import Batch
+from gateway.batches.models import Batch
 
 
 @admin.register(Batch)

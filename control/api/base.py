@@ -19,7 +19,7 @@ from rest_framework.utils.urls import replace_query_param
 
 from control.api.kept import kept
 from control.api.throttles import AddressThrottle, CallerThrottle
-from gateway.edge.access import note_caller
+from gateway.http.access import note_caller
 from tenancy.models import Tenant
 from tenancy.services.access import Access
 

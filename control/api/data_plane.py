@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 
 from control.api.endpoints import BYTES, ENDPOINTS, EVENTS, FORM, JSON, Endpoint, Struct
-from gateway.wire import input_items
+from gateway.apis.messages.message_object import MessageText, MessageThinking, MessageToolUse
+from gateway.apis.responses import input_items
+from gateway.apis.responses.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput
 from gateway.wire.common import SCHEMAS
 from gateway.wire.demands import NOT_ENFORCED, Only, Tried, Wish, inner_of, notes_of
-from gateway.wire.message_object import MessageText, MessageThinking, MessageToolUse
-from gateway.wire.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput
 
 SECURITY = "inferenceKey"
 BASE = "https://sluice.invalid"  # stands for the reader's own base URL, which whoever serves the document puts in

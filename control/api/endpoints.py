@@ -8,25 +8,25 @@ from typing import Any
 
 import msgspec
 
-from gateway.wire.adapters import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest
-from gateway.wire.batches import BatchList, BatchObject, BatchQuery, BatchRequest
-from gateway.wire.chat import ChatChunk, ChatCompletion, ChatRequest
-from gateway.wire.classification import ClassifyAnswer, ClassifyRequest
-from gateway.wire.completions import Completion, CompletionRequest
-from gateway.wire.embeddings import EmbeddingAnswer, EmbeddingRequest
-from gateway.wire.files import FileDeleted, FileForm, FileList, FileObject, FileQuery
-from gateway.wire.message_object import (
+from gateway.apis.adapters.wire import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest
+from gateway.apis.batches.wire import BatchList, BatchObject, BatchQuery, BatchRequest
+from gateway.apis.chat.wire import ChatChunk, ChatCompletion, ChatRequest
+from gateway.apis.classification.wire import ClassifyAnswer, ClassifyRequest
+from gateway.apis.completions.wire import Completion, CompletionRequest
+from gateway.apis.embeddings.wire import EmbeddingAnswer, EmbeddingRequest
+from gateway.apis.files.wire import FileDeleted, FileForm, FileList, FileObject, FileQuery
+from gateway.apis.messages.message_object import (
     AnsweredMessage,
     MessageEvent,
     TokenCount,
 )
-from gateway.wire.messages import CountTokensRequest, MessageRequest
-from gateway.wire.models import ModelCard, ModelList
-from gateway.wire.ranking import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
-from gateway.wire.response_object import Response
-from gateway.wire.responses import InputTokensRequest, ResponseRequest
-from gateway.wire.stored import DeletedResponse, InputItems, InputTokens
-from gateway.wire.tokenize import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
+from gateway.apis.messages.wire import CountTokensRequest, MessageRequest
+from gateway.apis.models.wire import ModelCard, ModelList
+from gateway.apis.ranking.wire import RerankAnswer, RerankRequest, ScoreAnswer, ScoreRequest
+from gateway.apis.responses.response_object import Response
+from gateway.apis.responses.stored_wire import DeletedResponse, InputItems, InputTokens
+from gateway.apis.responses.wire import InputTokensRequest, ResponseRequest
+from gateway.apis.tokenize.wire import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from gateway.wire.usage import RequestUsage
 
 Struct = type[msgspec.Struct]

@@ -16,12 +16,12 @@ from rest_framework.response import Response
 
 from base.ids import uuid7
 from base.sealing import seal, unseal
-from gateway.edge.kept import REPLAYED, check_key
-from gateway.replay import answers
-from gateway.replay.answers import Claim, Stored
-from gateway.replay.log import Head
-from gateway.replay.replays import key_reused, not_known
-from gateway.replay.room import ROOM
+from gateway.durable import answers
+from gateway.durable.answers import Claim, Stored
+from gateway.durable.log import Head
+from gateway.durable.replays import key_reused, not_known
+from gateway.durable.room import ROOM
+from gateway.http.kept import REPLAYED, check_key
 from tenancy.models import Tenant
 from tenancy.services.access import Access
 

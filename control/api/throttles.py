@@ -7,7 +7,7 @@ from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
-from gateway.edge.bounds import client_network
+from gateway.http.bounds import client_network
 from tenancy.services.access import Access
 
 

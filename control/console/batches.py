@@ -19,10 +19,11 @@ from django.views.decorators.http import require_http_methods, require_safe
 from base import storage
 from control.console.tenancy import Place, tenant_page
 from gateway.batches import selectors
+from gateway.batches.files.models import StoredFile
+from gateway.batches.files.selectors import files_with
+from gateway.batches.models import Batch
+from gateway.batches.services import cancel_batch
 from gateway.errors.refusal import Refusal
-from gateway.files.selectors import files_with
-from gateway.models import Batch, StoredFile
-from gateway.services.batches import cancel_batch
 from tenancy.models import APIKey
 
 SHOWN = 50

@@ -19,8 +19,8 @@ from billing.selectors.balances import Balance, balance_of
 from control.console.offers import Offer, active_subscription, offers_of
 from control.console.samples import samples_for
 from control.console.tenancy import Place, tenant_data, tenant_page
+from gateway.apis.models.wire import auto_card
 from gateway.runtime.live import live_of
-from gateway.wire.models import auto_card
 from inference.types import Kind
 from tenancy.models import Membership, Project, Tenant
 

@@ -9,8 +9,8 @@ from django.utils import timezone
 from billing.models import Subscription
 from billing.selectors.prices import prices_at
 from fleet.adapters import own_terms
+from gateway.apis.models.wire import ModelCard, model_card
 from gateway.runtime.live import Live
-from gateway.wire.models import ModelCard, model_card
 from routing.catalogue import Catalogue, ModelEntry
 from tenancy.models import Tenant
 

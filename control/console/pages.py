@@ -8,8 +8,8 @@ from django.shortcuts import render
 from django.template.loader import render_to_string
 
 from control.middleware import request_id_of
+from gateway.errors.bodies import openai_error
 from gateway.errors.refusal import Refusal, internal_error
-from gateway.wire.errors import openai_error
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:

@@ -20,7 +20,7 @@ from django_scopes import scope
 from base.units import format_credits
 from billing.selectors.balances import balance_of
 from control.console.amounts import show_credits
-from gateway.edge.access import note_caller
+from gateway.http.access import note_caller
 from tenancy.models import Tenant, User
 from tenancy.services.access import Access, accesses_of_user, suspended_tenants
 

@@ -1,7 +1,7 @@
 """Sends the lines of all open batches, fairly between tenants and few at a time, and notes what became of them.
 
 A line is claimed before it is sent, for as long as its claim is renewed. A process that dies leaves claims that lapse,
-and whoever takes the lines then asks the gateways for the same answers: they run and are charged once (`edge.kept`).
+and whoever takes the lines then asks the gateways for the same answers: they run and are charged once (`http.kept`).
 Several of these may work at the same time.
 """
 
@@ -26,11 +26,12 @@ from django.db.models import Exists, F, OuterRef, Q
 from base import clock, storage
 from base.ids import uuid7
 from gateway.batches import outcomes
+from gateway.batches.files.models import StoredFile
 from gateway.batches.kept import kept_reply
 from gateway.batches.lines import read_line
+from gateway.batches.models import Batch, BatchLine
 from gateway.batches.outcomes import InputError, Outcome
 from gateway.batches.sending import NotSentError, Reply, Request, Sender, UnknownError
-from gateway.models import Batch, BatchLine, StoredFile
 from gateway.runtime.principal import Line
 
 CLAIM = timedelta(seconds=30)

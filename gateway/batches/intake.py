@@ -10,10 +10,11 @@ from uuid import UUID
 from django.db import transaction
 
 from base import clock, storage
+from gateway.batches.files.models import StoredFile
 from gateway.batches.lines import MOST_LINES, ByLine, checked, lines_of
+from gateway.batches.models import Batch, BatchLine
 from gateway.batches.work import Work, remove_lines, work_on
 from gateway.errors.refusal import Refusal
-from gateway.models import Batch, BatchLine, StoredFile
 
 MOST_ERRORS = 100
 MOST_READS = 4 * MOST_LINES  # lines of a file, empty ones included

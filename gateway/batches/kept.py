@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from gateway.batches.models import Batch, BatchLine
 from gateway.batches.sending import Reply, UnknownError
+from gateway.durable import answers
+from gateway.durable.room import LINE
 from gateway.errors.refusal import Refusal
-from gateway.models import Batch, BatchLine
-from gateway.replay import answers
-from gateway.replay.room import LINE
 
 
 def kept_reply(batch: Batch, line: BatchLine) -> Reply | UnknownError | None:

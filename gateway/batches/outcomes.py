@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 from django.db.models import F
 
+from gateway.batches.models import BatchLine
 from gateway.batches.results import LineError, LineResponse, result_of
 from gateway.batches.sending import NotSentError, Reply, UnknownError
-from gateway.models import BatchLine
 from gateway.runtime.batch_lines import OVER
 
 MOST_ATTEMPTS = 8

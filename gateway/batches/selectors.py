@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from gateway.models import Batch
+from gateway.batches.models import Batch
 from tenancy.models import Tenant
 
 

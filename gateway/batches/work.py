@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from django.db.models import Q, QuerySet
 
 from base import clock
-from gateway.models import Batch, BatchLine
+from gateway.batches.models import Batch, BatchLine
 
 LEASE = timedelta(seconds=60)
 _REMOVED_AT_ONCE = 250

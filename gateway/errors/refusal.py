@@ -1,4 +1,4 @@
-"""An error answer to a request, as data; `gateway.wire.errors` gives it each API's shape."""
+"""An error answer to a request, as data; `gateway.errors.bodies` gives it each API's shape."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from gateway.delivery.outcome import Outcome
+from gateway.durable.outcome import Outcome
 from inference.types import Delta, Started, Vector
 
 MOST_UNREAD = 1 << 20  # characters

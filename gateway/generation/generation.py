@@ -20,8 +20,8 @@ from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState
 from billing.writer.operations import Release, Settle
 from gateway.concurrency.limiter import ConcurrencyLimiter
-from gateway.delivery.delivery import delivering
-from gateway.delivery.outcome import Outcome
+from gateway.durable.delivery import delivering
+from gateway.durable.outcome import Outcome
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
 from gateway.generation import spans

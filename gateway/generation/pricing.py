@@ -19,7 +19,7 @@ from billing.rating import CardPrices, batch_multiplier
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Held, Refused, Repin, Reserve, Stale
 from gateway.concurrency.turns import credit_key
-from gateway.delivery.delivery import delivering
+from gateway.durable.delivery import delivering
 from gateway.errors.faults import ledger_unavailable, refusal_of_hold
 from gateway.errors.refusal import Refusal
 from gateway.generation.meter import HoldRequest, Meter

@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from gateway.delivery.outcome import Outcome
+from gateway.durable.outcome import Outcome
 from gateway.runtime.metrics import Metrics
 from inference.types import Finished
 from routing.types import Route

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from gateway.delivery.outcome import Outcome
+from gateway.durable.outcome import Outcome
 from gateway.generation.intent import Intent
 from gateway.runtime import tracing
 from inference.types import Finished, Kind

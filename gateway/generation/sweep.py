@@ -3,7 +3,7 @@
 What this process decided and could not get settled is asked for again as it was decided, and its lease is kept until
 then, so that no sweep beside it decides anew. Else the gateway was lost with its answer, and the rule of
 `settlement.closing` holds: an answer in one piece was never delivered and is waived; a stream went out as it was made,
-so what the engine gave counts as delivered. A kept answer (`gateway.replay`) counts as delivered if it was stored, and
+so what the engine gave counts as delivered. A kept answer (`gateway.durable`) counts as delivered if it was stored, and
 is settled by what was stored with it; else it never will be, and is waived.
 
 Of what engines gave, Finished is settled exactly, NothingRan released. While an engine still runs a request or can't be
@@ -31,9 +31,9 @@ from billing.selectors.usage import Estimate, estimates_since
 from billing.services.holds import OrphanedHold, take_expired
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
+from gateway.durable.answers import closings_of
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.settlement import closing, correction
-from gateway.replay.answers import closings_of
 from inference.engine import Engine
 from inference.errors import EngineError
 from inference.types import Evidence, Finished, FinishReason, Lost, NothingRan, Running, Usage

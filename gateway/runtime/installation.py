@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from base import clock
 from billing.models import Hold
 from billing.selectors.reconciliation import last_reconciliation
-from gateway.models import TaskState
+from gateway.runtime.task_states import TaskState
 from tenancy.models import OutgoingMail
 
 

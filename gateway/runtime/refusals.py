@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from base.database.threads import DatabaseThreads
 from gateway.errors.refusal import Refusal
-from gateway.models import RefusalCount
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.refusal_counts import RefusalCount
 
 MOST_COUNTS = 2_000  # between two writes; each is some hundred bytes
 

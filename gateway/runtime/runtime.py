@@ -18,9 +18,9 @@ from billing.writer.operations import Answer, Operation, Release, Settle
 from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.concurrency.pace import Pace
 from gateway.concurrency.turns import Turns, credit_key
+from gateway.durable.replays import Replays
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
-from gateway.replay.replays import Replays
 from gateway.runtime import readiness
 from gateway.runtime.conversations import MOST_CONVERSATIONS, Key
 from gateway.runtime.engines import Engines

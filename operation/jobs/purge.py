@@ -11,7 +11,9 @@ from django.db import router
 from django.db.models import Q, QuerySet
 
 from billing.models import Reconciliation
-from gateway.models import KeptAnswer, RefusalCount, StoredResponse
+from gateway.apis.responses.models import StoredResponse
+from gateway.durable.models import KeptAnswer
+from gateway.runtime.refusal_counts import RefusalCount
 from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink, Tenant
 
 

@@ -15,12 +15,12 @@ from billing import jobs as billing
 from billing.jobs import Job, sweep_job
 from billing.services.reconciliation import reconcile_if_due
 from fleet import adapter_files
+from gateway.apis.responses.rows import losses
 from gateway.batches.driver import Driver
+from gateway.batches.files import services as files
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
-from gateway.services import files
-from gateway.services.batches import forget_batches
-from gateway.stored.rows import losses
+from gateway.batches.services import forget_batches
 from operation.jobs.purge import purge
 from operation.jobs.states import forget_others, noted
 from tenancy.services.mail import send_due_mail

@@ -16,7 +16,7 @@ from billing.selectors.usage import record_of
 from billing.services import cards, credits
 from billing.writer.apply import apply_now
 from billing.writer.operations import Settle, TrueUp
-from gateway.edge.usage import usage_of_request
+from gateway.apis.usage.endpoint import usage_of_request
 from gateway.generation.meter import Meter
 from tests.billing.books import assert_books_balance
 from tests.billing.writer.world import reserve

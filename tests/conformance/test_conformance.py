@@ -13,7 +13,7 @@ from tests.conformance import environments, report
 from tests.conformance.__main__ import PAGE, _chosen, _run
 from tests.conformance.clients import CLIENTS
 from tests.conformance.models import add_models
-from tests.gateway.edge.server import serving, with_runtime
+from tests.gateway.apis.server import serving, with_runtime
 from tests.gateway.world import in_database, make_world, opened, settled
 
 LINES = (

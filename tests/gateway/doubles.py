@@ -15,7 +15,7 @@ from billing.writer.budgets import BudgetRow
 from billing.writer.decide import decide
 from billing.writer.operations import Release, Renew, Reserve, Settle
 from billing.writer.view import HoldRow, View, WalletRow
-from gateway.delivery.outcome import Outcome
+from gateway.durable.outcome import Outcome
 from gateway.generation.intent import Intent
 from gateway.runtime.breaker import FAILURES
 from gateway.runtime.engines import Engines

@@ -13,9 +13,12 @@ from django.utils import timezone
 from base import storage
 from base.ids import uuid7
 from fleet import adapter_files
+from gateway.apis.responses.models import StoredResponse
+from gateway.batches.files.models import StoredFile
+from gateway.batches.models import Batch, BatchLine
 from gateway.batches.sending import Reply
-from gateway.models import Batch, BatchLine, KeptAnswer, StoredFile, StoredResponse
-from gateway.services.batches import new_batch
+from gateway.batches.services import new_batch
+from gateway.durable.models import KeptAnswer
 from routing.models import Adapter, PublicModel
 from tests.parties import Party
 

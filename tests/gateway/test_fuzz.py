@@ -22,11 +22,11 @@ import pytest
 
 from control.api.endpoints import ENDPOINTS
 from gateway import asgi
-from gateway.wire.responses import ResponseCreate
+from gateway.apis.responses.wire import ResponseCreate
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
-from tests.gateway.consumers.socket import Socket
-from tests.gateway.edge.client import Answer, Exchange
+from tests.gateway.apis.client import Answer, Exchange
+from tests.gateway.apis.websocket.socket import Socket
 from tests.gateway.mutations import Bodies
 from tests.gateway.world import engine_of, in_database, make_world, opened, settled
 

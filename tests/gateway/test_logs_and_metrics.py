@@ -13,9 +13,9 @@ from django.core.exceptions import PermissionDenied
 from django.test import Client, RequestFactory
 
 from base.ids import uuid7
-from gateway.edge.access import note_caller
-from gateway.edge.guard import guarded
 from gateway.generation.generation import start_generation
+from gateway.http.access import note_caller
+from gateway.http.guard import guarded
 from gateway.logs import configure_logs, request_bound
 from gateway.runtime.metrics import Metrics
 from tests.gateway.doubles import collect, make_intent, make_stand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gateway.edge.uploads import ROOM_FOR_FORM
+from gateway.apis.files.uploads import ROOM_FOR_FORM
 
 ROOT = Path(__file__).resolve().parents[2]
 NGINX = (ROOT / "deploy/nginx.conf").read_text()

@@ -54,7 +54,7 @@ class Command(BaseCommand):
                 sys.exit(FATAL)
         configure_logs(stream=background())
         from gateway.asgi import application, probes
-        from gateway.server.server import gateway_server
+        from gateway.http.listener.server import gateway_server
 
         # What was imported stays: left to the collector, it would be walked through in the middle of requests.
         # Requests leave few cycles, so it need not look after every 700 new objects either.

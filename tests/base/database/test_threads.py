@@ -11,10 +11,10 @@ import pytest
 from base.database.threads import DatabaseThreads
 from base.errors import DatabaseBusyError
 from base.ids import uuid7
-from gateway.consumers import callers
+from gateway.apis.websocket import callers
 from gateway.errors.faults import refusal_of
-from tests.gateway.edge.client import ask
-from tests.gateway.edge.server import with_runtime
+from tests.gateway.apis.client import ask
+from tests.gateway.apis.server import with_runtime
 from tests.gateway.world import in_database, make_world, opened
 
 

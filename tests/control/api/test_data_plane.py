@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 
 from control.api.data_plane import BASE, merged
 from control.api.endpoints import ENDPOINTS
-from tests.gateway.edge.client import ask
-from tests.gateway.edge.conftest import app, world  # noqa: F401 - fixtures
+from tests.gateway.apis.client import ask
+from tests.gateway.apis.conftest import app, world  # noqa: F401 - fixtures
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
 

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from base.sealing import unseal_bytes
-from gateway.models import KeptAnswer
+from gateway.durable.models import KeptAnswer
 from tenancy.models import APIKey
 from tenancy.services import admin_keys, keys
 

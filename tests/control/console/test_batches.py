@@ -14,8 +14,9 @@ from django.utils import timezone
 from base import storage
 from base.ids import uuid7
 from control.console.urls import urlpatterns
-from gateway.edge.routes import NEAR_THE_API
-from gateway.models import Batch, StoredFile
+from gateway.batches.files.models import StoredFile
+from gateway.batches.models import Batch
+from gateway.http.routes import NEAR_THE_API
 
 pytestmark = pytest.mark.django_db
 Status = Batch.Status

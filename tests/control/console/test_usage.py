@@ -19,7 +19,7 @@ from control.console import chart
 from control.console.amounts import show_charge, show_credits
 from control.console.refusals import error_rate
 from control.console.usage import _cell
-from gateway.models import RefusalCount
+from gateway.runtime.refusal_counts import RefusalCount
 from tenancy.services import keys
 from tests.billing.conftest import open_hold
 

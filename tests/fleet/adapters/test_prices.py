@@ -17,8 +17,8 @@ from routing.models import PublicModel
 from routing.services.catalogue import add_model
 from tenancy.models import User
 from tests.fleet.adapters.files import save
-from tests.gateway.edge.client import ask
-from tests.gateway.edge.server import with_runtime
+from tests.gateway.apis.client import ask
+from tests.gateway.apis.server import with_runtime
 from tests.gateway.world import RATES, assert_books, engine_of, in_database, make_world, opened, settled
 
 pytestmark = pytest.mark.django_db(transaction=True)

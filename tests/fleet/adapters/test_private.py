@@ -19,11 +19,11 @@ from tenancy.models import Project
 from tenancy.services import keys
 from tenancy.services.restrictions import Restrictions
 from tests.fleet.adapters.files import save, tensors
+from tests.gateway.apis.client import ask, assert_error
+from tests.gateway.apis.files.test_files import TYPE, form
+from tests.gateway.apis.server import serving, with_runtime
+from tests.gateway.apis.websocket.socket import Socket
 from tests.gateway.batches.conftest import Desk, chat_line, run
-from tests.gateway.consumers.socket import Socket
-from tests.gateway.edge.client import ask, assert_error
-from tests.gateway.edge.server import serving, with_runtime
-from tests.gateway.files.test_files import TYPE, form
 from tests.gateway.world import engine_of, in_database, make_world, opened, settled
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -314,7 +314,7 @@ async def test_what_no_database_keeps_is_refused_by_its_field(two, tmp_path):
 async def test_nothing_is_copied_for_whom_the_plan_or_the_config_refuses(two, tmp_path, monkeypatch):
     """Else a tenant without adapters would let the disk turn as often as it asks."""
     copied = []
-    monkeypatch.setattr("gateway.edge.adapters._copy", lambda *_: copied.append("copied"))
+    monkeypatch.setattr("gateway.apis.adapters.endpoint._copy", lambda *_: copied.append("copied"))
     async with opened(tmp_path) as runtime:
         app, secret = with_runtime(runtime), two.mine.secret
         content = form(tensors(), filename="adapter_model.safetensors", purpose="adapter")

@@ -14,12 +14,13 @@ from django.db import connections
 from base import storage
 from billing.models import UsageRecord
 from gateway.batches.driver import Driver
+from gateway.batches.files.models import StoredFile
+from gateway.batches.files.services import begin_file, finish_file
 from gateway.batches.intake import take_in
+from gateway.batches.models import Batch, BatchLine
 from gateway.batches.results import finish
-from gateway.models import Batch, BatchLine, StoredFile
-from gateway.services.batches import add_batch, new_batch
-from gateway.services.files import begin_file, finish_file
-from tests.gateway.edge.server import sdk, serving, with_runtime
+from gateway.batches.services import add_batch, new_batch
+from tests.gateway.apis.server import sdk, serving, with_runtime
 from tests.gateway.world import in_database, make_world, opened, settled
 
 CHAT = "/v1/chat/completions"

@@ -17,15 +17,15 @@ from base.ids import uuid7
 from billing.models import UsageRecord
 from gateway.batches.driver import Driver
 from gateway.batches.intake import take_in
+from gateway.batches.models import BatchLine
 from gateway.batches.results import finish
-from gateway.models import BatchLine
+from gateway.batches.services import cancel_batch
 from gateway.runtime.batch_lines import credential_of
 from gateway.runtime.principal import Line
-from gateway.services.batches import cancel_batch
 from tenancy.models import APIKey, Tenant
+from tests.gateway.apis.client import ask
+from tests.gateway.apis.server import serving, with_runtime
 from tests.gateway.batches.conftest import CHAT, chat_line, jsonl, make_due, run_jobs, stage
-from tests.gateway.edge.client import ask
-from tests.gateway.edge.server import serving, with_runtime
 from tests.gateway.world import assert_books, engine_of, in_database, opened, settled
 from tests.waiting import until
 

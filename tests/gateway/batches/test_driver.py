@@ -17,17 +17,18 @@ from base import clock, storage
 from base.ids import uuid7
 from gateway.batches import outcomes, results
 from gateway.batches.driver import CLAIM, Driver
+from gateway.batches.files.models import StoredFile
+from gateway.batches.files.services import delete_file, removal
 from gateway.batches.intake import take_in
+from gateway.batches.models import Batch, BatchLine
 from gateway.batches.results import finish
 from gateway.batches.sending import NotSentError, Reply, UnknownError, gateway_address
+from gateway.batches.services import cancel_batch, forget_batches
 from gateway.batches.work import Work
-from gateway.models import Batch, BatchLine, StoredFile
-from gateway.replay import answers
-from gateway.replay.log import Head
-from gateway.replay.room import LINE
+from gateway.durable import answers
+from gateway.durable.log import Head
+from gateway.durable.room import LINE
 from gateway.runtime.address import announced
-from gateway.services.batches import cancel_batch, forget_batches
-from gateway.services.files import delete_file, removal
 from tests.gateway.batches.conftest import Desk, chat_line, make_due
 from tests.gateway.world import make_world
 

@@ -10,13 +10,14 @@ import pytest
 
 from base import clock, storage
 from gateway.batches import intake, lines
+from gateway.batches.files.models import StoredFile
+from gateway.batches.files.services import delete_file
 from gateway.batches.intake import take_in
+from gateway.batches.models import Batch, BatchLine
 from gateway.batches.results import finish
+from gateway.batches.services import cancel_batch
 from gateway.batches.work import LEASE, work_on
 from gateway.errors.refusal import Refusal
-from gateway.models import Batch, BatchLine, StoredFile
-from gateway.services.batches import cancel_batch
-from gateway.services.files import delete_file
 from tests.gateway.batches.conftest import CHAT, Desk, chat_line, jsonl
 from tests.gateway.world import make_world
 
@@ -318,7 +319,7 @@ def test_a_tenant_has_so_many_open_batches(desk, settings):
 
 def test_only_files_of_the_project_and_purpose_are_run(desk):
     with pytest.raises(Refusal, match="purpose"):
-        from gateway.services.batches import add_batch, new_batch
+        from gateway.batches.services import add_batch, new_batch
 
         output = desk.store(GOOD, purpose="batch_output")
         ids = {"tenant": desk.world.tenant.id, "project": desk.world.project.id, "api_key": desk.world.key_id}

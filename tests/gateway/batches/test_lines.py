@@ -10,10 +10,10 @@ import pytest
 from base.ids import uuid7
 from billing.rating import CardPrices, charge
 from billing.writer.operations import Repin, Reserve, Settle
-from gateway.edge.access import require_use
 from gateway.errors.refusal import Refusal
 from gateway.generation.admission import request_of
 from gateway.generation.generation import start_generation
+from gateway.http.access import require_use
 from gateway.runtime.principal import LOWEST_BAND, Line
 from tenancy.services.networks import parsed_networks
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand

@@ -9,9 +9,9 @@ import pytest
 
 from base.ids import uuid7
 from gateway.batches import outcomes
+from gateway.batches.models import BatchLine
 from gateway.batches.outcomes import InputError, outcome_of
 from gateway.batches.sending import NotSentError, Reply, UnknownError
-from gateway.models import BatchLine
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 State = BatchLine.State

@@ -11,16 +11,16 @@ from base.ids import uuid7
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Refused, Release, Repin, Reserve, Settle
-from gateway.answering.response_events import ResponseEvents
-from gateway.edge.chat import ChatFormat
-from gateway.edge.responses import ResponseFormat
+from gateway.apis.chat.endpoint import ChatFormat
+from gateway.apis.responses.endpoint import ResponseFormat
+from gateway.apis.responses.events import ResponseEvents
+from gateway.apis.responses.wire import ResponseRequest
 from gateway.errors.refusal import Refusal
 from gateway.generation import generation as generation_module
 from gateway.generation import pricing
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
 from gateway.wire.decode import decode
-from gateway.wire.responses import ResponseRequest
 from inference.types import Delta, Finished, Usage
 from routing.catalogue import Catalogue, RuleEntry
 from tests.gateway.doubles import CARD, FAKE, collect, make_deployment, make_intent, make_stand

@@ -15,7 +15,7 @@ from billing.models import Hold, Wallet
 from billing.rating import charge
 from billing.services import cards
 from billing.writer.operations import Settle
-from gateway.delivery.outcome import Outcome
+from gateway.durable.outcome import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation import settlement
 from gateway.generation.generation import start_generation

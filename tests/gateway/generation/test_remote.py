@@ -20,9 +20,9 @@ from billing.writer.operations import Renew, Reserve
 from gateway.generation.sweep import Sweep
 from gateway.runtime.breaker import FAILURES
 from routing.services.catalogue import add_model
+from tests.gateway.apis.client import Exchange, ask, assert_error
+from tests.gateway.apis.server import with_runtime
 from tests.gateway.doubles import CARD, break_circuit
-from tests.gateway.edge.client import Exchange, ask, assert_error
-from tests.gateway.edge.server import with_runtime
 from tests.gateway.world import RATES, assert_books, in_database, make_world, opened, settled
 from tests.upstream import Plan, Upstream, serving
 

@@ -25,7 +25,7 @@ from billing.services import rollups
 from billing.writer.apply import apply_now
 from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Release, Renew, Reserve, Settle
-from gateway.edge.usage import usage_of_request
+from gateway.apis.usage.endpoint import usage_of_request
 from gateway.generation import sweep as sweep_module
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.sweep import Sweep

@@ -19,10 +19,10 @@ from django.utils import timezone
 from billing.models import Reconciliation
 from gateway.bootstrap import _pool_sources
 from gateway.concurrency.limiter import ConcurrencyLimiter
-from gateway.models import TaskState
 from gateway.runtime import metrics as module
 from gateway.runtime.installation import read_installation
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.task_states import TaskState
 from inference.types import BOUNDS, Finished, FinishReason, Health, Histogram, Usage, Work
 from operation.jobs import states as task_states
 from operation.jobs import tasks

@@ -14,13 +14,13 @@ from billing.services import plans
 from billing.services.plans import TERMS
 from gateway import bootstrap
 from gateway.errors.refusal import Refusal
-from gateway.models import RefusalCount
 from gateway.runtime.metrics import Metrics
+from gateway.runtime.refusal_counts import RefusalCount
 from gateway.runtime.refusals import Refusals
 from tenancy.models import APIKey, Tenant
 from tenancy.services import keys
-from tests.gateway.consumers.socket import Socket
-from tests.gateway.edge.client import ask
+from tests.gateway.apis.client import ask
+from tests.gateway.apis.websocket.socket import Socket
 from tests.gateway.world import in_database, make_world, opened
 
 ASKED = {"model": "fake", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}

@@ -19,10 +19,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from base.ids import uuid7
 from gateway import bootstrap
-from gateway.edge.guard import guarded
-from gateway.edge.routes import Route
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
+from gateway.http.guard import guarded
+from gateway.http.routes import Route
 from gateway.runtime import otel, tracing
 from inference.tracing import traceparent
 from tests.gateway.doubles import collect, make_intent, make_stand
@@ -231,7 +231,7 @@ async def test_an_address_for_traces_alone_is_taken_as_it_is(monkeypatch, settin
 
 def test_off_nothing_of_it_is_imported(tmp_path):
     program = (
-        "import django, sys; django.setup(); import gateway.asgi, gateway.bootstrap, gateway.server.server\n"
+        "import django, sys; django.setup(); import gateway.asgi, gateway.bootstrap, gateway.http.listener.server\n"
         "sys.exit('gateway.runtime.otel' in sys.modules or 'opentelemetry.sdk' in sys.modules)"
     )
     environment = {**os.environ, "SLUICE_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "gateway.settings"}

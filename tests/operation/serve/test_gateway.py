@@ -31,7 +31,7 @@ def addresses(settings, monkeypatch, tmp_path):
             one.close()
 
     server = SimpleNamespace(started=True, run=run)
-    monkeypatch.setattr("gateway.server.server.gateway_server", lambda *_, **__: server)
+    monkeypatch.setattr("gateway.http.listener.server.gateway_server", lambda *_, **__: server)
     return seen
 
 

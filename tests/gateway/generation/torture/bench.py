@@ -19,7 +19,7 @@ from base.ids import uuid7
 from billing.models import Plan
 from billing.services import cards, plans, wallets
 from gateway import bootstrap
-from gateway.delivery.outcome import Outcome
+from gateway.durable.outcome import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation import hold as hold_module
 from gateway.generation import settlement

@@ -1,0 +1,1 @@
+"""Uploading, listing and reading files."""

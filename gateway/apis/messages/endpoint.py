@@ -1,0 +1,202 @@
+"""``POST /v1/messages`` and ``POST /v1/messages/count_tokens``: Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from base.http.asgi import Receive, Scope, Send, encode, header_of, send_json
+from base.http.disconnect import watching
+from base.http.sse import event
+from gateway.apis.messages.message_object import (
+    AnsweredMessage,
+    ContextManagement,
+    MessageBlock,
+    MessageEvent,
+    MessageText,
+    MessageThinking,
+    MessageToolUse,
+    StopReason,
+    TokenCount,
+)
+from gateway.apis.messages.wire import CountTokensRequest, MessageRequest
+from gateway.apis.shared.answer import answer, failure_of
+from gateway.durable.outcome import Outcome
+from gateway.errors.bodies import anthropic_error
+from gateway.generation.counting import count
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.items import Change, Item, ItemKind, Narrator, What
+from gateway.http.access import note_model, principal_of
+from gateway.http.request import read_body, request_id_of, require_method, runtime_of
+from gateway.wire.common import TASK_HEADER
+from gateway.wire.decode import decode
+from gateway.wire.demands import not_enforced_header
+from gateway.wire.usage import message_usage
+from inference.types import Delta, FinishReason, Vector
+
+SIGNATURE = "sluice"  # of every thought: clients leave one without out of the next request
+NO_OBJECT = "INVALID_JSON"  # the key of a call's input that is no JSON object
+
+_EMPTY: dict[str, Any] = {}
+
+
+def _event(kind: Any, **fields: Any) -> bytes:
+    return event(encode(MessageEvent(type=kind, **fields)), kind)
+
+
+_PING, _END = _event("ping"), _event("message_stop")
+
+
+async def messages(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer one conversation, whole or as a stream of events."""
+    require_method(scope, "POST")
+    principal = await principal_of(scope)
+    request = decode(MessageRequest, await read_body(scope, receive, principal.tenant))
+    note_model(scope, request.model)
+    intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
+    async with watching(scope, receive) as client:
+        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
+        await answer(generation, MessageFormat(generation, request), client, send, stream=intent.stream)
+
+
+async def count_tokens(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with the number of tokens of a prompt, which doesn't run."""
+    require_method(scope, "POST")
+    principal = await principal_of(scope)
+    request = decode(CountTokensRequest, await read_body(scope, receive, principal.tenant))
+    note_model(scope, request.model)
+    intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
+    counted = await count(runtime_of(scope), principal, intent, request_id_of(scope))
+    headers = {**counted.headers, **not_enforced_header(intent.not_enforced)}
+    await send_json(send, 200, TokenCount(counted.prepared.prompt_tokens), headers)
+
+
+class MessageFormat:
+    """A generation in the format of Messages: one message, whose blocks are the answer's items."""
+
+    def __init__(self, generation: Generation, request: MessageRequest) -> None:
+        self._generation = generation
+        self._request = request
+        self._narrator = Narrator()
+        self._before = b""  # the event of a piece of text, up to its text
+
+    def opening(self) -> bytes:
+        """The event that begins the message, and a ping."""
+        message = self._message([], message_usage(self._generation.prompt_usage, None))
+        return _event("message_start", message=message) + _PING
+
+    def delta(self, delta: Delta) -> bytes:
+        """The events of a piece of the message: its text, what was thought before, or calls of tools."""
+        if self._narrator.extend(delta):
+            return b"%b%b}}\n\n" % (self._before, encode(delta.text)) if delta.text else b""
+        return b"".join([self._told(change) for change in self._narrator.take(delta)])
+
+    def closing(self, outcome: Outcome) -> bytes:
+        """The stop reason, the usage and the end mark; or the error, and no end mark."""
+        failure = failure_of(outcome)
+        if failure is not None:
+            return event(encode(anthropic_error(failure, self._generation.id)), "error")
+        last = b"".join([self._told(change) for change in self._narrator.close()])
+        last += self._block_ended(self._items[-1]) if self._items else b""
+        reason, stop = self._stop(outcome)
+        told = {"stop_reason": reason, "stop_sequence": stop}
+        if outcome.sluice_reason:
+            told["sluice_reason"] = outcome.sluice_reason
+        usage = message_usage(outcome.usage, outcome.charge)
+        return last + _event("message_delta", delta=told, usage=usage, **self._edits()) + _END
+
+    def collect(self, event: Delta | Vector) -> None:
+        """Take a piece of the answer."""
+        if isinstance(event, Delta) and not self._narrator.extend(event):
+            self._narrator.take(event)
+
+    def whole(self, outcome: Outcome) -> AnsweredMessage:
+        """The message."""
+        message = self._message(
+            [self._block(item, item.text) for item in self._items], message_usage(outcome.usage, outcome.charge)
+        )
+        message.stop_reason, message.stop_sequence = self._stop(outcome)
+        message.sluice_reason = outcome.sluice_reason or UNSET
+        return message
+
+    @property
+    def _items(self) -> list[Item]:
+        return self._narrator.answers[0].items
+
+    def _message(self, content: list[MessageBlock], usage: Any) -> AnsweredMessage:
+        generation = self._generation
+        return AnsweredMessage(
+            id=f"msg_{generation.id.hex}", model=generation.route.model, content=content, usage=usage, **self._edits()
+        )
+
+    def _edits(self) -> dict[str, Any]:
+        """The field that says which edits of the context were made, where the client asked for some."""
+        return {} if self._request.context_management is None else {"context_management": ContextManagement()}
+
+    def _block(self, item: Item, text: str) -> MessageBlock:
+        """Return the block of an item that has `text` so far."""
+        match item.kind:
+            case ItemKind.MESSAGE:
+                return MessageText(text)
+            case ItemKind.REASONING:
+                return MessageThinking(text if self._request.shows_thinking else "", SIGNATURE)
+            case ItemKind.CALL:
+                return MessageToolUse(item.call_id, item.name, _input(text))
+
+    def _told(self, change: Change) -> bytes:
+        item = change.item
+        match change.what:
+            case What.BEGAN:
+                return self._block_begun(item)
+            case What.GREW:
+                return self._grown(item, change.text)
+            case What.ENDED:
+                return self._block_ended(item)
+
+    def _block_begun(self, item: Item) -> bytes:
+        if item.kind is ItemKind.MESSAGE:
+            # Events of text differ in nothing but the text, so they are encoded once.
+            self._before, _, _ = self._piece(item, type="text_delta", text="").rpartition(b'""')
+        block = self._block(item, "")
+        if isinstance(block, MessageThinking):
+            block.signature = ""  # it comes at the end
+        return _event("content_block_start", index=item.number, content_block=block)
+
+    def _grown(self, item: Item, text: str) -> bytes:
+        match item.kind:
+            case ItemKind.MESSAGE:
+                return self._piece(item, type="text_delta", text=text)
+            case ItemKind.REASONING:
+                return self._piece(item, type="thinking_delta", thinking=text) if self._request.shows_thinking else b""
+            case ItemKind.CALL:
+                return self._piece(item, type="input_json_delta", partial_json=text)
+
+    def _block_ended(self, item: Item) -> bytes:
+        signature = b""
+        if item.kind is ItemKind.REASONING:
+            signature = self._piece(item, type="signature_delta", signature=SIGNATURE)
+        return signature + _event("content_block_stop", index=item.number)
+
+    def _piece(self, item: Item, **delta: str) -> bytes:
+        return _event("content_block_delta", index=item.number, delta=delta)
+
+    def _stop(self, outcome: Outcome) -> tuple[StopReason, str | None]:
+        """Return why the message ended, and the stop sequence that ended it."""
+        if outcome.reason is not FinishReason.STOP:
+            is_cut = outcome.sluice_reason or outcome.usage.completion >= self._request.max_tokens
+            return ("max_tokens" if is_cut else "model_context_window_exceeded"), None
+        if isinstance(outcome.stop, str):
+            return "stop_sequence", outcome.stop
+        return ("tool_use" if self._narrator.answers[0].calls else "end_turn"), None
+
+
+def _input(written: str) -> dict[str, Any]:
+    """Return the arguments of a call as an object; what is none stands in one, as it was written."""
+    if not written:
+        return _EMPTY
+    try:
+        return msgspec.json.decode(written, type=dict[str, Any])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {NO_OBJECT: written}

@@ -1,0 +1,1 @@
+"""Reranking and scores of pairs."""

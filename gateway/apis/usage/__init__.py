@@ -1,0 +1,1 @@
+"""What one request used and cost."""

@@ -1,0 +1,101 @@
+"""``GET /v1/usage/{request_id}``: what any request of the key's project used and cost, cut streams included."""
+
+from __future__ import annotations
+
+from functools import partial
+from uuid import UUID
+
+from base.http.asgi import Receive, Scope, Send, send_json
+from base.ids import request_id_in
+from base.units import format_credits
+from billing.models import Hold, UsageRecord
+from billing.selectors.prices import bill_of
+from billing.selectors.usage import hold_of, record_of
+from gateway.errors.refusal import Refusal
+from gateway.http.access import principal_of
+from gateway.http.request import require_method, runtime_of
+from gateway.wire.usage import BillLine, CompletionDetails, InputDetails, RequestUsage, ResponseUsage, credits_text
+
+
+async def usage(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with one request's usage; its id may have an answer's prefix (``chatcmpl-``, ``resp_``)."""
+    require_method(scope, "GET")
+    principal = await principal_of(scope)
+    given = scope["url_route"]["kwargs"]["request_id"]
+    request = request_id_in(given)
+    found = None
+    if request is not None:
+        read = partial(usage_of_request, principal.tenant, principal.project, request)
+        found = await runtime_of(scope).threads.run(read, owner=principal.tenant)
+    if found is None:
+        raise Refusal(
+            404, "usage_not_found", f"No request '{given[:100]}' of this project is known.", param="request_id"
+        )
+    await send_json(send, 200, found)
+
+
+def usage_of_request(tenant: UUID, project: UUID, request: UUID) -> RequestUsage | None:
+    """Return the usage of the project's `request`: settled, or pending while its hold is open; None if there is none.
+
+    The hold is read first, so that a request settled between the two queries is found settled.
+    """
+    hold = hold_of(request, tenant)
+    record = record_of(request, tenant)
+    if record is not None:
+        return _settled(record) if record.project == project else None
+    return _pending(hold) if hold is not None and hold.project == project else None
+
+
+def _settled(record: UsageRecord) -> RequestUsage:
+    written = record.cache_write_short_tokens + record.cache_write_long_tokens
+    prompt = record.input_tokens + record.cache_read_tokens + written
+    return RequestUsage(
+        request_id=str(record.request),
+        status="settled",
+        endpoint=record.endpoint,
+        model=record.model,
+        task=record.task,
+        finish_reason=record.finish,
+        usage=ResponseUsage(
+            input_tokens=prompt,
+            input_tokens_details=InputDetails(record.cache_read_tokens, written),
+            output_tokens=record.completion_tokens,
+            output_tokens_details=CompletionDetails(record.reasoning_tokens),
+            total_tokens=prompt + record.completion_tokens,
+            credits=credits_text(record.charge),
+            credits_micro=record.charge,
+        ),
+        is_exact=record.exact,
+        waived=record.waived,
+        revision=record.revision,
+        rate_card_version=str(record.card_version),
+        multiplier_bp=record.multiplier_bp,
+        bill=[
+            BillLine(line.usage_class, line.tokens, format_credits(line.rate), format_credits(line.amount))
+            for line in bill_of(record)
+        ],
+        route=record.route,
+        project=str(record.project),
+        api_key=None if record.api_key is None else str(record.api_key),
+        ttft_ms=record.ttft_ms,
+        duration_ms=record.duration_ms,
+        reserved_at=record.reserved_at.isoformat(),
+        settled_at=record.settled_at.isoformat(),
+    )
+
+
+def _pending(hold: Hold) -> RequestUsage:
+    return RequestUsage(
+        request_id=str(hold.id),
+        status="pending",
+        endpoint=hold.facts.get("endpoint", ""),
+        model=hold.model,
+        task=hold.facts.get("task", ""),
+        usage=None,
+        held=format_credits(hold.amount),
+        held_micro=hold.amount,
+        route=hold.facts.get("route", {}),
+        project=str(hold.project),
+        api_key=None if hold.api_key is None else str(hold.api_key),
+        reserved_at=hold.reserved_at.isoformat(),
+    )

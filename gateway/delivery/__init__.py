@@ -1,1 +1,0 @@
-"""What became of an answer: how each generation behind it ended, and whether it was delivered."""

@@ -1,0 +1,96 @@
+"""What ties a kept answer to the generations behind it: they are settled only once the answer is stored.
+
+The keeper sets `delivering` in the task in which it runs an endpoint, so that no endpoint has to pass it on: whatever
+generation begins in that task, or in one that it starts, belongs to the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+from uuid import UUID
+
+from billing.writer.operations import Release, Settle
+from gateway.durable.outcome import Outcome
+
+Closings = dict[str, dict[str, Any] | None]
+"""By request (hex): the `classes` that it is charged for, whether they are `exact`, and how it ended; None: nothing."""
+
+
+class Delivery:
+    """The generations of one `run` of a kept request, and whether its answer was stored."""
+
+    def __init__(self, run: UUID) -> None:
+        self.run = run
+        self.outcomes: dict[UUID, Outcome] = {}
+        self.closings: Closings = {}
+        self.also: list[Callable[[], object]] = []
+        """Done in the transaction that stores the answer."""
+        self.needs_reader = True
+        """Whether the run is ended when nobody reads it; what goes on by itself is read to its end."""
+        self._open: set[UUID] = set()
+        self._stored: bool | None = None
+        self._is_decided = False
+        self._changed = asyncio.Event()
+
+    def begun(self, request: UUID) -> None:
+        """Note that `request` has a hold that this answer decides about."""
+        self._open.add(request)
+
+    def ended(self, request: UUID, operation: Settle | Release, outcome: Outcome) -> None:
+        """Note how the generation ended, and what closes its hold if the answer is stored."""
+        self.outcomes[request] = outcome
+        self.closings[request.hex] = None
+        if isinstance(operation, Settle):
+            exact, finish = operation.exact, operation.facts.get("finish", "")
+            self.closings[request.hex] = {"classes": dict(operation.classes), "exact": exact, "finish": finish}
+        self._wake()
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether all that it ran failed through us: it is charged nothing, and may be asked for again."""
+        return bool(self.outcomes) and not self.is_charged and all(one.error for one in self.outcomes.values())
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether something is charged for it."""
+        return any(self.closings.values())
+
+    def decide(self, *, is_stored: bool | None) -> None:
+        """Let the generations be settled as they ended, or as undelivered, or (None: nobody knows) by the sweep; only
+        the first decision counts.
+        """
+        if not self._is_decided:
+            self._stored, self._is_decided = is_stored, True
+            self._wake()
+
+    async def is_stored(self) -> bool | None:
+        """Wait for the decision."""
+        while not self._is_decided:
+            await self._changed.wait()
+        return self._stored
+
+    def settled(self, request: UUID, outcome: Outcome) -> None:
+        """Note that the generation's hold is closed, or left to the sweep."""
+        self.outcomes.setdefault(request, outcome)
+        self._open.discard(request)
+        self._wake()
+
+    async def all_ended(self) -> None:
+        """Wait until every generation has told its end."""
+        while self._open - self.outcomes.keys():
+            await self._changed.wait()
+
+    async def all_settled(self) -> None:
+        """Wait until no generation's hold is open."""
+        while self._open:
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+delivering: ContextVar[Delivery | None] = ContextVar("delivering", default=None)

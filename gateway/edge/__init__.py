@@ -1,1 +1,0 @@
-"""The data plane: plain ASGI endpoints and wire formats."""

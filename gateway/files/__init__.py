@@ -1,1 +1,0 @@
-"""Tenants' files: how they are received, where their bytes lie, and when they go."""

@@ -1,0 +1,105 @@
+"""Probes for operators and orchestrators: liveness, readiness, metrics.
+
+On a port of their own (SLUICE_METRICS_PORT) they answer whoever reaches it. Beside the API they tell figures, and the
+names of deployments, to this machine and to whoever has the operator's token.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import partial
+
+from django.urls import URLPattern
+from django.utils.crypto import constant_time_compare
+
+from base.http.asgi import Receive, Scope, Send, header_of, send_bytes, send_json
+from gateway.errors.refusal import Refusal
+from gateway.http.access import address_of, bearer_of
+from gateway.http.request import require_method, runtime_of
+from gateway.http.routes import path
+from gateway.runtime.metrics import CONTENT_TYPE
+from gateway.runtime.readiness import operator_token
+
+# The states that anybody may see of a deployment.
+_STATES = frozenset({"ready", "loading", "loading failed", "model refused", "no answer"})
+
+
+async def liveness(scope: Scope, receive: Receive, send: Send) -> None:
+    """``/healthz``: 200 while the event loop turns."""
+    require_method(scope, "GET", "HEAD")
+    await send_json(send, 200, {"status": "ok"})
+
+
+async def readiness(scope: Scope, receive: Receive, send: Send, *, is_own_port: bool) -> None:
+    """``/readyz``: 200 when this gateway can work, else 503; which checks fail and, for its operators, each
+    deployment's state.
+
+    `notes` tell of what works worse than it should and keeps nobody from being served.
+
+    Details (paths, messages) only with the operator's token.
+    """
+    require_method(scope, "GET", "HEAD")
+    runtime = runtime_of(scope)
+    checks = await runtime.readiness()
+    is_ready = not any(checks.values())
+    checked = {name: problem or "ok" for name, problem in checks.items()}
+    states = runtime.deployments()
+    if not _has_token(scope):
+        checked = {name: "failing" if problem else "ok" for name, problem in checks.items()}
+        states = {name: _coarse(state) for name, state in states.items()}
+    body = {"status": "ready" if is_ready else "not ready", "checks": checked, "notes": runtime.notes()}
+    if is_own_port or _is_operator(scope):
+        body["deployments"] = states
+    await send_json(send, 200 if is_ready else 503, body)
+
+
+async def health(scope: Scope, receive: Receive, send: Send) -> None:
+    """``/health``: an empty 200 or 503, as vLLM's."""
+    require_method(scope, "GET", "HEAD")
+    is_ready = not any((await runtime_of(scope).readiness()).values())
+    await send_bytes(send, 200 if is_ready else 503, b"", "text/plain")
+
+
+def _coarse(state: str) -> str:
+    kind = state.partition(":")[0]
+    return kind if kind in _STATES else "not ready"
+
+
+async def metrics(scope: Scope, receive: Receive, send: Send, *, is_own_port: bool) -> None:
+    """``/metrics``: Prometheus' text format, for this gateway's operators."""
+    require_method(scope, "GET", "HEAD")
+    if not (is_own_port or _is_operator(scope)):
+        text = "Ask for /metrics from this machine, with the operator's token, or at the port of SLUICE_METRICS_PORT."
+        raise Refusal(401, "operators_only", text, headers={"www-authenticate": "Bearer"})
+    await send_bytes(send, 200, await runtime_of(scope).metrics.shown(), CONTENT_TYPE)
+
+
+def probe_paths(*, is_own_port: bool) -> list[URLPattern]:
+    """Return the routes of the probes."""
+    return [
+        path("healthz", liveness, None),
+        path("readyz", partial(readiness, is_own_port=is_own_port), None),
+        path("metrics", partial(metrics, is_own_port=is_own_port), None),
+    ]
+
+
+_PASSED_ON = (b"forwarded", b"via", b"x-real-ip", *(b"x-forwarded-" + what for what in (b"for", b"host", b"proto")))
+"""Headers by which a proxy on this machine tells that somebody else asks."""
+
+
+def _is_operator(scope: Scope) -> bool:
+    """Whether this machine asks, for itself and for nobody else, or somebody with the operator's token."""
+    is_passed_on = any(header_of(scope, name) is not None for name in _PASSED_ON)
+    return _has_token(scope) or (not is_passed_on and _is_loopback(address_of(scope)))
+
+
+def _has_token(scope: Scope) -> bool:
+    return constant_time_compare(bearer_of(scope) or "", operator_token())
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return (getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback

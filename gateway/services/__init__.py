@@ -1,1 +1,0 @@
-"""Services: functions that change tenancy, keys and models, each in one transaction."""
