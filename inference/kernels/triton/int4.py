@@ -4,7 +4,7 @@ A word of 32 bits holds four pairs of neighbouring numbers of its group, the fir
 four bits of both become two floats at once, without a conversion: they are the lowest bits of a power of two so large
 that they count ones. What that power and the group's zero add to a product is taken off by the sum of the rows.
 
-A product of few outputs is divided along K, so that all processors have work: the program that ends last adds the parts
+A product of few tiles is divided along K, so that all processors have work: the program that ends last adds the parts
 up, in their order.
 """
 
@@ -19,7 +19,7 @@ import triton.language as tl
 GROUP = 128
 MAX_ROWS = 1024  # above, unpacking the weight once and cuBLAS take less time
 ZERO = 15  # the bits of a scale that hold its group's zero
-FEW_OUTPUTS = 16384  # up to here a product is divided along K
+FEW_TILES = 256  # up to here a product's tiles are divided along K
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Int4Weight:
     """weight[n, k] ≈ (number[n, k] − zero[g, n]) · scale[g, n] with g = k // GROUP.
 
     `words` int32 [N, K / 8]: bits 4 i of the halves of a group's word w are its numbers 32 i + 2 w and 32 i + 2 w + 1.
-    `scales` int32 [K / GROUP, N]: a float32's bits, of which the lowest four are the zero. `done` int32: how many parts
-    of each tile of a product are there, 0 between two products.
+    `scales` int32 [K / GROUP, N]: a float32's bits, of which the lowest four are the zero. `done` int32 [FEW_TILES]:
+    how many parts of each tile of a divided product are there, 0 between two products.
     """
 
     words: torch.Tensor
@@ -50,7 +50,7 @@ def quantise_int4(weight: torch.Tensor) -> Int4Weight:
     words = torch.zeros(rows, width // GROUP, GROUP // 8, dtype=torch.int32, device=weight.device)
     for pair, both in enumerate(numbers.view(rows, -1, 4, GROUP // 8, 2).unbind(2)):
         words |= both[..., 0] << 4 * pair | both[..., 1] << 4 * pair + 16
-    done = torch.zeros(triton.cdiv(rows, 32) * triton.cdiv(MAX_ROWS, 128), dtype=torch.int32, device=weight.device)
+    done = torch.zeros(FEW_TILES, dtype=torch.int32, device=weight.device)
     return Int4Weight(words.view(rows, width // 8), (bits | zeros.int()).T.contiguous(), done)
 
 
@@ -206,14 +206,15 @@ def int4_matmul(
     is_wide = x.itemsize == 4  # what the power of two adds has more bits than a sum
     if is_wide:  # shared memory of 99 KiB holds two turns' tiles
         block_m, groups = min(block_m, 64), max(1, groups // 2)
-    if n > FEW_OUTPUTS:
+    across, down = triton.cdiv(n, block_n), triton.cdiv(m, block_m)
+    if across * down > FEW_TILES:
         parts = 1
     while k // GROUP % parts:
         parts //= 2
     while k // GROUP // parts % groups:
         groups //= 2
     scratch = torch.empty(parts, m, n, dtype=torch.float32, device=x.device) if parts > 1 else out
-    _int4_matmul[triton.cdiv(n, block_n), triton.cdiv(m, block_m), parts](
+    _int4_matmul[across, down, parts](
         x,
         weight.words,
         weight.scales,
@@ -241,7 +242,7 @@ def int4_matmul(
 
 
 # The most rows of a step, and (rows of a tile, outputs of a tile, groups between two turns of the loop, parts of few
-# outputs, warps, stages): the quickest on an H200.
+# tiles, warps, stages): the quickest on an H200.
 _TILES = (
     (8, (8, 32, 4, 4, 2, 2)),
     (16, (16, 64, 4, 4, 4, 2)),

@@ -118,7 +118,7 @@ def linears(dtype: torch.dtype, *, eight: torch.dtype) -> None:
             matvec(x, weight, dtype, x_scales=x_scales, weight_scales=scales, residual=empty(dtype, rows, 4096))
     matvec(empty(dtype, 8, 4096), weight, dtype, weight_scales=scales, bias=bias)
     matvec(empty(dtype, 8, 4096), empty(dtype, 150000, 4096), dtype)
-    int4 = Int4Weight(empty(torch.int32, 4096, 512), empty(torch.int32, 32, 4096), empty(torch.int32, 1024))
+    int4 = Int4Weight(empty(torch.int32, 4096, 512), empty(torch.int32, 32, 4096), empty(torch.int32, 256))
     for rows in (1, 16, 32, 64, 200):
         int4_matmul(empty(dtype, rows, 4096), int4)
     unpack_int4(int4, dtype)

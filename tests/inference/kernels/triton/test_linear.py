@@ -106,11 +106,11 @@ def test_int4(m, n, k) -> None:
     assert not weight.done.any(), "the next product would begin with parts of this one"
 
 
-def test_int4_of_many_outputs_is_not_divided(monkeypatch) -> None:
+def test_int4_of_many_tiles_is_not_divided(monkeypatch) -> None:
     torch.manual_seed(1)
     x, weight = torch.randn(3, 1024), quantise_int4(torch.randn(40, 1024))
     divided = int4_matmul(x, weight)
-    monkeypatch.setattr("inference.kernels.triton.int4.FEW_OUTPUTS", 39)
+    monkeypatch.setattr("inference.kernels.triton.int4.FEW_TILES", 1)
     whole = int4_matmul(x, weight)
     close(whole, divided)
     assert not torch.equal(whole, divided), "sums of parts are rounded otherwise"
