@@ -21,7 +21,7 @@ export SLUICE_HOME ?= $(CURDIR)/var
 CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
 	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: choose another, make PYTHON=...")
 
-.PHONY: run setup test again engine all check lint types layers fast explore conformance system clean vendor
+.PHONY: run setup test again engine all check fields lint types layers fast explore conformance system clean vendor
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
 	@exec $(PY) manage.py quickstart --serve --port $(PORT)
@@ -41,6 +41,9 @@ all: lint types layers $(VENV)/.dev system  ## everything, before a release: mon
 	@$(PY) -m pytest -n $(WORKERS) --database=both $(TESTS)
 
 check: lint types layers fast  ## what every commit passes
+
+fields: $(VENV)/.dev  ## write the tables of docs/fields.md anew
+	@$(PY) manage.py shell -v 0 -c "from gateway.apis import fields; fields.write()"
 
 lint: $(VENV)/.dev
 	@$(PY) -m ruff check .

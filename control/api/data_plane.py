@@ -1,4 +1,4 @@
-"""The data plane's part of the OpenAPI document, made from the structs of its requests and answers."""
+"""The data plane's part of the OpenAPI document, made from the declarations of its endpoints."""
 
 from __future__ import annotations
 
@@ -9,13 +9,17 @@ from typing import Any
 
 import msgspec
 
-from control.api.endpoints import BYTES, ENDPOINTS, EVENTS, FORM, JSON, Endpoint, Struct
+from gateway.apis.endpoints import ENDPOINTS
 from gateway.apis.messages.message_object import MessageText, MessageThinking, MessageToolUse
 from gateway.apis.responses import input_items
 from gateway.apis.responses.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput
+from gateway.errors.bodies import anthropic_error
+from gateway.http.endpoint import Endpoint, Struct, Work
 from gateway.wire.common import SCHEMAS
 from gateway.wire.demands import NOT_ENFORCED, Only, Tried, Wish, inner_of, notes_of
 
+JSON, EVENTS = "application/json", "text/event-stream"
+FORM, BYTES = "multipart/form-data", "application/octet-stream"
 SECURITY = "inferenceKey"
 BASE = "https://sluice.invalid"  # stands for the reader's own base URL, which whoever serves the document puts in
 
@@ -85,8 +89,8 @@ def curl(endpoint: Mapping[str, Any], method: str, path: str) -> str:
 
 
 def _components() -> dict[str, Any]:
-    kinds = {kind for endpoint in ENDPOINTS for kind in (*endpoint.answers.values(), endpoint.body) if kind is not None}
-    kinds |= set(_ITEMS)
+    told = [kind for one in ENDPOINTS for kind in (one.gives, one.streams, one.takes if _has_body(one) else None)]
+    kinds = {*filter(None, told), *_ITEMS}
     ordered = sorted(kinds, key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(ordered, ref_template=SCHEMAS)
     for kind in _structs(ordered):
@@ -157,6 +161,7 @@ def _header(description: str, **schema: Any) -> dict[str, Any]:
 
 _HEADERS = {
     "X-Request-Id": _header("Names the request in the logs, in usage and for support.", format="uuid"),
+    "Request-Id": _header("The same, as Anthropic's clients know it.", format="uuid"),
     "Idempotency-Replayed": _header("The answer is that of an earlier request under this key.", enum=["true"]),
     "X-Sluice-Model": _header("The model that routing chose; errors from there on tell it too."),
     "X-Sluice-Task": _header("The task that routing found, where it found one."),
@@ -175,27 +180,32 @@ _HEADERS = {
     "Retry-After": _header("Seconds after which another try may help."),
     "X-Should-Retry": _header("Whether another try may help.", enum=["true", "false"]),
 }
-_LIMITED = {name for name in _HEADERS if name.startswith("X-RateLimit")}
-_COUNTED = {
-    "tokenize",
-    "detokenize",
-    "responses_input_tokens",
-    "messages_count_tokens",
-}  # they take one of the requests
-_UNKEPT = {"tokenize", "detokenize"}
-_GENERATED = {"chat_completions", "responses", "messages", "completions", "embeddings", "rerank", "score", "classify"}
-_ROUTED = {"X-Sluice-Model", "X-Sluice-Task", "X-Sluice-Not-Enforced"}
+_OF_WORK = {
+    Work.NOTHING: set[str](),
+    Work.COUNTS: {"X-Sluice-Model", "X-Sluice-Task", "X-Sluice-Not-Enforced"}
+    | {name for name in _HEADERS if name.startswith("X-RateLimit")},
+}
+_OF_WORK[Work.GENERATES] = _OF_WORK[Work.COUNTS] | {"X-Sluice-Credits"}
+_HEALTH = {
+    "operationId": "health",
+    "summary": "Ask whether requests are served",
+    "description": "Needs no key.",
+    "tags": ["inference"],
+    "security": [],
+    "responses": {
+        status: {"description": text, "headers": {"X-Request-Id": {"$ref": "#/components/headers/X-Request-Id"}}}
+        for status, text in {"200": "It is ready.", "503": "It isn't."}.items()
+    },
+}
 
 
 def _headers(endpoint: Endpoint, *, is_error: bool = False) -> dict[str, dict[str, str]]:
     """Return what an answer tells in its headers beside what HTTP itself has."""
-    names = {"X-Request-Id"}
-    if endpoint.method == "post" and endpoint.identifier not in _UNKEPT:
+    names = {"X-Request-Id", *_OF_WORK[endpoint.work]}
+    if endpoint.keeps:
         names.add("Idempotency-Replayed")
-    if endpoint.identifier in _COUNTED | _GENERATED:
-        names |= _LIMITED | _ROUTED
-    if endpoint.identifier in _GENERATED:
-        names.add("X-Sluice-Credits")
+    if endpoint.error_body is anthropic_error:
+        names.add("Request-Id")
     if is_error:
         names |= {"Retry-After", "X-Should-Retry"}
     return {name: {"$ref": f"#/components/headers/{name}"} for name in _HEADERS if name in names}
@@ -204,66 +214,69 @@ def _headers(endpoint: Endpoint, *, is_error: bool = False) -> dict[str, dict[st
 def _paths() -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for endpoint in ENDPOINTS:
-        operation: dict[str, Any] = {
-            "operationId": endpoint.identifier,
-            "summary": endpoint.summary,
-            "description": endpoint.description,
-            "tags": ["inference"],
-            "security": [{SECURITY: []}],
-            "responses": {
-                "200": {
-                    "description": "The answer.",
-                    "headers": _headers(endpoint),
-                    "content": {
-                        media: {"schema": _FILE if kind is None else _ref(kind)}
-                        for media, kind in endpoint.answers.items()
-                    },
-                },
-                "default": {
-                    "description": "An error.",
-                    "headers": _headers(endpoint, is_error=True),
-                    "content": {JSON: {"schema": {"$ref": SCHEMAS.format(name="Error")}}},
-                },
-            },
-        }
-        if not endpoint.answers:
-            told = {"200": "It is ready.", "503": "It isn't."}
-            operation["security"] = []
-            operation["responses"] = {
-                status: {"description": text, "headers": _headers(endpoint)} for status, text in told.items()
-            }
-        if BYTES in endpoint.answers:
-            part = {"Content-Range": {"$ref": "#/components/headers/Content-Range"}}
-            operation["responses"]["206"] = {
-                **operation["responses"]["200"],
-                "description": "The part that was asked for.",
-                "headers": _headers(endpoint) | part,
-            }
-        if endpoint.parameter:
-            operation["parameters"] = [
-                {"in": "path", "name": endpoint.parameter, "required": True, "schema": {"type": "string"}}
-            ]
-        if endpoint.method == "post" and endpoint.identifier not in _UNKEPT:
-            operation.setdefault("parameters", []).extend(_KEPT if EVENTS in endpoint.answers else _KEPT[:1])
-        if endpoint.query is not None:
-            fields = _fields(endpoint.query)
-            queried = [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]
-            operation.setdefault("parameters", []).extend(queried)
-        if endpoint.form is not None:
-            fields = {**_fields(endpoint.form), "file": _FILE}
-            schema = {"type": "object", "required": ["purpose", "file"], "properties": fields}
-            operation["requestBody"] = {"required": True, "content": {FORM: {"schema": schema}}}
-        if endpoint.body is not None:
-            content = {"schema": _ref(endpoint.body), "example": endpoint.example}
-            operation["requestBody"] = {"required": True, "content": {JSON: content}}
-        paths.setdefault(endpoint.path, {})[endpoint.method] = operation
-    return paths
+        paths.setdefault(endpoint.shown_path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return paths | {"/health": {"get": _HEALTH}}
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    answer = {"description": "The answer.", "headers": _headers(endpoint), "content": _answers(endpoint)}
+    error = {
+        "description": "An error.",
+        "headers": _headers(endpoint, is_error=True),
+        "content": {JSON: {"schema": {"$ref": SCHEMAS.format(name="Error")}}},
+    }
+    operation: dict[str, Any] = {
+        "operationId": endpoint.name,
+        "summary": endpoint.summary,
+        "description": endpoint.description,
+        "tags": ["inference"],
+        "security": [{SECURITY: []}],
+        "responses": {"200": answer, "default": error},
+    }
+    if endpoint.gives is None:
+        part = {"Content-Range": {"$ref": "#/components/headers/Content-Range"}}
+        described = {"description": "The part that was asked for.", "headers": _headers(endpoint) | part}
+        operation["responses"]["206"] = {**answer, **described}
+    if parameters := _parameters(endpoint):
+        operation["parameters"] = parameters
+    if endpoint.form is not None:
+        fields = {**_fields(endpoint.form), "file": _FILE}
+        schema = {"type": "object", "required": ["purpose", "file"], "properties": fields}
+        operation["requestBody"] = {"required": True, "content": {FORM: {"schema": schema}}}
+    if endpoint.takes is not None and _has_body(endpoint):
+        content = {"schema": _ref(endpoint.takes), "example": endpoint.example}
+        operation["requestBody"] = {"required": True, "content": {JSON: content}}
+    return operation
+
+
+def _answers(endpoint: Endpoint) -> dict[str, Any]:
+    """Return the content of an answer by its media type."""
+    whole = {BYTES: {"schema": _FILE}} if endpoint.gives is None else {JSON: {"schema": _ref(endpoint.gives)}}
+    return whole if endpoint.streams is None else {**whole, EVENTS: {"schema": _ref(endpoint.streams)}}
+
+
+def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
+    parameters: list[dict[str, Any]] = []
+    if "{" in endpoint.path:
+        parameters.append({"in": "path", "name": "id", "required": True, "schema": {"type": "string"}})
+    if endpoint.keeps:
+        parameters += _KEPT if endpoint.streams is not None else _KEPT[:1]
+    if endpoint.takes is not None and not _has_body(endpoint):
+        fields = _fields(endpoint.takes)
+        parameters += [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]
+    return parameters
+
+
+def _has_body(endpoint: Endpoint) -> bool:
+    return endpoint.method == "POST" and endpoint.takes is not None
 
 
 def _fields(kind: Struct) -> dict[str, Any]:
-    """Return the schema of each field of a flat struct whose values are texts or numbers, when it is given."""
+    """Return the schema of each field of a flat struct that may be given, when it is given."""
     _, components = msgspec.json.schema_components([kind], ref_template=SCHEMAS)
-    return {name: _given(schema) for name, schema in _of_ecma(components)[kind.__name__]["properties"].items()}
+    schemas = _of_ecma(components)[kind.__name__]["properties"].items()
+    notes = notes_of(kind)
+    return {name: _given(schema) for name, schema in schemas if not isinstance(notes.get(name), Only)}
 
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""The data plane's APIs, a room each: `endpoint` is what asgi.py routes to, `wire` its fields and answers."""
+"""The data plane's APIs, a room each: `endpoint` declares its functions, `wire` has its fields and answers."""

@@ -1,13 +1,10 @@
-"""The request fields of each API as a table, made from the structs that decode them: what each takes, and whether it is
-a demand that is held, a wish, or a demand that can't be held.
-
-python -m gateway.apis.fields      writes the tables of docs/fields.md anew
+"""The request fields of each endpoint as a table, made from the structs that decode them: what each takes, and whether
+it is a demand that is held, a wish, or a demand that can't be held.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,25 +12,21 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gateway.apis.chat import wire as chat
-from gateway.apis.classification import wire as classification
-from gateway.apis.completions import wire as completions
-from gateway.apis.embeddings import wire as embeddings
+from gateway.apis.endpoints import ENDPOINTS
 from gateway.apis.messages import blocks as message_blocks
 from gateway.apis.messages import tools as message_tools
 from gateway.apis.messages import wire as messages
 from gateway.apis.ranking import wire as ranking
 from gateway.apis.responses import input_items
 from gateway.apis.responses import wire as responses
-from gateway.apis.tokenize import wire as tokenize
+from gateway.apis.responses.endpoint import responses as responses_endpoint
+from gateway.http.endpoint import Struct
 from gateway.wire import parts, tools
 from gateway.wire.demands import Only, Tried, Unread, Wish, inner_of, notes_of
 
-Struct = type[msgspec.Struct]
-
-# The structs of each API's request, and where in a request they stand.
-APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
-    "Chat Completions": (
-        (chat.ChatRequest, ""),
+# The structs inside a request whose kind is read later, and where in the request they stand.
+INSIDE: Mapping[Struct, tuple[tuple[Struct, str], ...]] = {
+    chat.ChatRequest: (
         (chat.UserTurn, "messages[]."),
         (chat.AssistantTurn, "messages[]."),
         (chat.ToolTurn, "messages[]."),
@@ -42,9 +35,7 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (tools.ChatTool, "tools[]."),
         (tools.DeclaredFunction, "tools[].function."),
     ),
-    "Completions": ((completions.CompletionRequest, ""),),
-    "Responses": (
-        (responses.ResponseRequest, ""),
+    responses.ResponseRequest: (
         (input_items.MessageItem, "input[]."),
         (input_items.FunctionCallItem, "input[]."),
         (input_items.FunctionOutputItem, "input[]."),
@@ -55,9 +46,7 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (tools.ResponseTool, "tools[]."),
         (tools.Namespace, "tools[]."),
     ),
-    "Responses over a websocket": ((responses.ResponseCreate, ""),),
-    "Messages": (
-        (messages.MessageRequest, ""),
+    messages.MessageRequest: (
         (messages.OutputConfig, "output_config."),
         (message_blocks.TextBlock, "messages[].content[]."),
         (message_blocks.ImageBlock, "messages[].content[]."),
@@ -68,18 +57,17 @@ APIS: Mapping[str, tuple[tuple[Struct, str], ...]] = {
         (message_blocks.SearchResultBlock, "messages[].content[]."),
         (message_tools.MessageTool, "tools[]."),
     ),
-    "Input tokens of a response": ((responses.InputTokensRequest, ""),),
-    "Embeddings": ((embeddings.EmbeddingRequest, ""),),
-    "Tokenize": ((tokenize.TokenizeRequest, ""),),
-    "Rerank": ((ranking.RerankRequest, ""), (ranking.RerankDocument, "documents[].")),
-    "Classify": ((classification.ClassifyRequest, ""),),
-    "Score": ((ranking.ScoreRequest, ""),),
+    ranking.RerankRequest: ((ranking.RerankDocument, "documents[]."),),
 }
-BESIDE = {"Responses over a websocket": "Responses"}  # whose fields it has too: only others are listed
+WEBSOCKET, ITS_LIKE = "Create a response over a websocket", responses_endpoint.summary
+REQUESTS: Mapping[str, Struct] = {
+    one.summary: one.takes for one in ENDPOINTS if one.takes is not None and one.method == "POST"
+} | {WEBSOCKET: responses.ResponseCreate}
+"""The request of each endpoint that has a body, by the endpoint's summary."""
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/fields.md"
 _NAMES = {"boolean": "true or false", "integer": "a whole number", "object": "an object", "value": "any value"}
-_TABLE = re.compile(r"(<!-- fields: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_TABLES = "<!-- Made from the structs from here on. -->\n"
 
 
 class Row(NamedTuple):
@@ -92,24 +80,27 @@ class Row(NamedTuple):
 DEMAND, REFUSED, WISH, TRIED, UNREAD = "demand", "refused", "wish", "wish, tried", "not read"
 
 
-def rows(api: str) -> dict[str, Row]:
-    """Return the fields of an API, those left out that the API has which it stands beside."""
+def rows(title: str) -> dict[str, Row]:
+    """Return the fields of a request; of a websocket's those that the same over HTTP hasn't."""
+    kind = REQUESTS[title]
     found: dict[str, Row] = {}
-    for kind, at in APIS[api]:
-        found = dict(_rows(kind, at)) | found  # where two have a field, the first says what it is
-    known = rows(BESIDE[api]) if api in BESIDE else {}
+    for inner, at in ((kind, ""), *INSIDE.get(kind, ())):
+        found = dict(_rows(inner, at)) | found  # where two have a field, the first says what it is
+    known = rows(ITS_LIKE) if title == WEBSOCKET else {}
     return {name: row for name, row in found.items() if known.get(name) != row}
 
 
 def written(page: str) -> str:
     """Return the documentation `page` with the tables as the structs are now."""
-    return _TABLE.sub(lambda match: f"{match[1]}{_table(match[2])}{match[3]}", page)
+    return page[: page.index(_TABLES)] + _TABLES + "".join(map(_section, REQUESTS))
 
 
-def _table(api: str) -> str:
-    ordered = sorted(rows(api).items(), key=_order)
+def _section(title: str) -> str:
+    paths = [f"`POST {one.path}`" for one in ENDPOINTS if one.summary == title]
+    where = paths[0] if paths else f"The fields of “{ITS_LIKE}”, and:"
+    ordered = sorted(rows(title).items(), key=_order)
     lines = "".join(f"| `{name}` | {row.is_what} | {row.takes} |\n" for name, row in ordered)
-    return f"\n| field | is | takes |\n|---|---|---|\n{lines}\n"
+    return f"\n## {title}\n\n{where}\n\n| field | is | takes |\n|---|---|---|\n{lines}"
 
 
 def _order(row: tuple[str, Row]) -> tuple[bool, str]:
@@ -169,5 +160,6 @@ def _range(schema: Mapping[str, Any]) -> str:
     return "" if least is None else f" from {least:,} on"
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Write the tables of docs/fields.md anew."""
     PAGE.write_text(written(PAGE.read_text()))

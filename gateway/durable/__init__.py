@@ -2,8 +2,7 @@
 
 How an endpoint uses it:
 
-- `kept(endpoint)` (`gateway/http/kept.py`) in `gateway/asgi.py` is all that ``Idempotency-Key`` and
-  ``Last-Event-ID`` need.
+- A POST declared by `@endpoint` (`gateway/http/endpoint.py`) heeds ``Idempotency-Key`` and ``Last-Event-ID`` already.
 - To keep an answer for another reason (stored, in the background), await `runtime.replays.answer(KeptRequest(Claim(
   tenant, NAME, digest), run, endpoint, scope, body, grace=None))` with a NAME such as ``response:…`` (clients' keys are
   ``key:…``), and write what it returns with `http.kept.write_answer`, or read its log by yourself

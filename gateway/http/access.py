@@ -92,9 +92,8 @@ def note_refusal(
 
 def needed_scope(scope: Scope) -> str:
     """The scope that a key needs for this request or websocket, as its route says."""
-    need = scope["exchange"].route.need
-    assert need is not None, "a route whose endpoint asks for a key says what that needs"
-    needed: str = need.scope_of(scope.get("method", ""))
+    needed: str = scope["exchange"].route.scope
+    assert needed, "a route whose endpoint asks for a key says which scope that needs"
     return needed
 
 

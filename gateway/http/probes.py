@@ -77,9 +77,9 @@ async def metrics(scope: Scope, receive: Receive, send: Send, *, is_own_port: bo
 def probe_paths(*, is_own_port: bool) -> list[URLPattern]:
     """Return the routes of the probes."""
     return [
-        path("healthz", liveness, None),
-        path("readyz", partial(readiness, is_own_port=is_own_port), None),
-        path("metrics", partial(metrics, is_own_port=is_own_port), None),
+        path("healthz", liveness),
+        path("readyz", partial(readiness, is_own_port=is_own_port)),
+        path("metrics", partial(metrics, is_own_port=is_own_port)),
     ]
 
 

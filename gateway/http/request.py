@@ -38,13 +38,14 @@ def request_id_of(scope: Scope) -> UUID:
 def require_method(scope: Scope, *methods: str) -> None:
     """Refuse other methods (405), saying which there are."""
     if scope["method"] not in methods:
-        allowed = ", ".join(methods)
-        raise Refusal(
-            405,
-            "method_not_allowed",
-            f"{scope['method']} is not allowed here: use {allowed}.",
-            headers={"allow": allowed},
-        )
+        raise not_allowed(scope, *methods)
+
+
+def not_allowed(scope: Scope, *methods: str) -> Refusal:
+    """The 405 that says which methods there are."""
+    allowed = ", ".join(methods)
+    text = f"{scope['method']} is not allowed here: use {allowed}."
+    return Refusal(405, "method_not_allowed", text, headers={"allow": allowed})
 
 
 async def read_body(scope: Scope, receive: Receive, owner: UUID) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -16,42 +16,78 @@ from base.http.asgi import Application, Receive, Scope, Send
 from gateway.errors.bodies import ErrorBody, openai_error
 from gateway.errors.refusal import Refusal
 from gateway.http.compression import compressed
-from tenancy.services.scopes import Need
+from gateway.http.endpoint import Endpoint
+from gateway.http.kept import kept
+from gateway.http.request import not_allowed
+
+_VARIABLE = re.compile(r"\{(\w+)(?::(\w+))?\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A request's route: its name in logs and metrics (a fixed set), what a key needs for it, how errors are rendered.
-
-    Without a `need` it is for everybody, or asks for no key.
+    """A request's route: its name in logs and metrics (a fixed set), the form of its errors, and the scope that a key
+    needs; without one it asks for no key.
     """
 
     name: str
-    need: Need | None = None
+    scope: str = ""
     error_body: ErrorBody = openai_error
 
 
 NOWHERE = Route("unknown")
 
 
-def path(
-    pattern: str, application: Any, need: Need | None, name: str = "", error_body: ErrorBody = openai_error
-) -> URLPattern:
-    """The URLs that match `pattern` whole go to an ASGI `application`, as the route `name` (else the path itself), for
-    keys that have what it needs; its answers may be compressed. Raise ValueError for a path of the API without that.
-    """
-    if need is None and pattern.startswith("v1/"):
-        raise ValueError(f"{pattern}: say which scope of a key it needs")
-    route: URLPattern = urls.path(pattern, _on(Route(name or f"/{pattern}", need, error_body), compressed(application)))
+def path(pattern: str, application: Any, scope: str = "") -> URLPattern:
+    """The URLs that match `pattern` whole go to an ASGI `application`; with a `scope`, for keys that have it."""
+    route: URLPattern = urls.path(pattern, _on(Route(f"/{pattern}", scope), compressed(application)))
     return route
 
 
-def re_path(pattern: str, application: Any, name: str, error_body: ErrorBody = openai_error) -> URLPattern:
+def re_path(pattern: str, application: Any, name: str) -> URLPattern:
     """The URLs that match the regular expression go to an ASGI `application`, as the route `name`; it asks for no
     key.
     """
-    route: URLPattern = urls.re_path(pattern, _on(Route(name, None, error_body), application))
+    route: URLPattern = urls.re_path(pattern, _on(Route(name), application))
     return route
+
+
+def routes_of(endpoints: Iterable[Endpoint]) -> list[URLPattern]:
+    """Return the routes of the endpoints, a route for each path; a method that a path hasn't is refused (405)."""
+    by_path: dict[str, dict[str, Endpoint]] = {}
+    for one in endpoints:
+        by_path.setdefault(one.path, {})[one.method] = one
+    return [urls.path(_pattern(path), cast("Any", _by_method(methods))) for path, methods in by_path.items()]
+
+
+def _pattern(path: str) -> str:
+    return _VARIABLE.sub(lambda found: f"<{found[2] or 'str'}:{found[1]}>", path).lstrip("/")
+
+
+def _by_method(methods: Mapping[str, Endpoint]) -> Application:
+    routed = {method: _on(_route_of(one), compressed(_kept_if(one))) for method, one in methods.items()}
+    if "GET" in routed:
+        routed["HEAD"] = routed["GET"]
+    name, error_body = next((one.shown_path, one.error_body) for one in methods.values())
+
+    async def refused(scope: Scope, receive: Receive, send: Send) -> None:
+        raise not_allowed(scope, *methods)
+
+    refusing = _on(Route(name, error_body=error_body), refused)
+
+    def application_of_method(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        application: Application = routed.get(scope["method"], refusing)
+        return application(scope, receive, send)
+
+    return application_of_method
+
+
+def _route_of(one: Endpoint) -> Route:
+    return Route(one.shown_path, one.scope, one.error_body)
+
+
+def _kept_if(one: Endpoint) -> Application:
+    """Return the endpoint, with its answers kept; an upload, which is too large to be read first, keeps its own."""
+    return kept(one) if one.keeps and one.form is None else one
 
 
 def _on(route: Route, application: Application) -> Any:
@@ -98,23 +134,26 @@ def routed_by_type(applications: Mapping[str, Application]) -> Application:
     return application_of_type
 
 
-# Paths of clients whose base URL lacks /v1, has it twice, or is another server's. The management API has its own 404.
-NEAR_THE_API = (
-    r"^(?!api/v1/)(?:(?:api|inference|openai|deployments/[^/]+|engines/[^/]+|v\d\w*)/)*"
-    r"(?:chat/completions|completions|responses|embeddings|classify|rerank|score|messages|models|files|batches|(?:de)?tokenize)"
-    r"(?:/|$)"
-)
-_ENDPOINT = re.compile(
-    r"/(chat/completions|completions|responses|embeddings|classify|rerank|score|messages|models|(?:de)?tokenize)(?:/|$)"
-)
+class Hints:
+    """The answers for paths without an endpoint, which name the endpoint that they resemble.
 
+    `near` matches paths of clients whose base URL lacks /v1, has it twice, or is another server's; the management API
+    has its own 404.
+    """
 
-async def unknown_endpoint(scope: Scope, receive: Receive, send: Send) -> None:
-    """Raise a 404 for a path without endpoint that names the endpoint it resembles."""
-    asked = f"There is no endpoint {scope['method']} {scope['path'][:200]}."
-    found = _ENDPOINT.search(scope["path"])
-    hint = f"Did you mean /v1/{found[1]}?" if found else "The API's paths begin with /v1/."
-    raise Refusal(404, "unknown_endpoint", f"{asked} {hint}")
+    def __init__(self, endpoints: Iterable[Endpoint]) -> None:
+        paths = {one.path.removeprefix("/v1/") for one in endpoints if "{" not in one.path}
+        known = "|".join(map(re.escape, sorted(paths, key=len, reverse=True)))
+        self._known = re.compile(rf"/({known})(?:/|$)")
+        before = r"(?:api|inference|openai|deployments/[^/]+|engines/[^/]+|v\d\w*)/"
+        self.near = rf"^(?!api/v1/)(?:{before})*(?:{known})(?:/|$)"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raise the 404."""
+        found = self._known.search(scope["path"])
+        hint = f"Did you mean /v1/{found[1]}?" if found else "The API's paths begin with /v1/."
+        asked = f"There is no endpoint {scope['method']} {scope['path'][:200]}."
+        raise Refusal(404, "unknown_endpoint", f"{asked} {hint}")
 
 
 async def refuse_websocket(scope: Scope, receive: Receive, send: Send) -> None:

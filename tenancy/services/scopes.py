@@ -1,43 +1,10 @@
-"""What a key may do, by scope: which each endpoint of the data plane needs, and which scopes stand for several."""
+"""Scopes: what a key may do, and which of them stand for several."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 ALL, READ_ONLY, MANAGEMENT = "inference", "inference.read", "management"
-
-
-@dataclass(frozen=True, slots=True)
-class Need:
-    """What a key needs for an endpoint: the scope `read` for GET and HEAD, `write` for all else, websockets too."""
-
-    read: str
-    write: str
-
-    @classmethod
-    def of(cls, scope: str) -> Need:
-        """Return the need of an endpoint that has one scope, whatever the method."""
-        return cls(scope, scope)
-
-    def scope_of(self, method: str) -> str:
-        """Return the scope that a request with this method needs; a websocket has the method ""."""
-        return self.read if method in {"GET", "HEAD"} else self.write
-
-
-CHAT = Need.of("chat")
-COMPLETIONS = Need.of("completions")
-RESPONSES = Need("responses.read", "responses.write")
-MESSAGES = Need.of("messages")
-EMBEDDINGS = Need.of("embeddings")
-RANKING = Need.of("ranking")
-CLASSIFICATION = Need.of("classification")
-TOKENIZE = Need.of("tokenize")
-FILES = Need("files.read", "files.write")
-BATCHES = Need("batches.read", "batches.write")
-ADAPTERS = Need("adapters.read", "adapters.write")
-MODELS = Need.of("models.read")
-USAGE = Need.of("usage.read")
 
 INFERENCE = {
     "chat": "Chat Completions",

@@ -16,7 +16,7 @@ from billing.selectors.usage import record_of
 from billing.services import cards, credits
 from billing.writer.apply import apply_now
 from billing.writer.operations import Settle, TrueUp
-from gateway.apis.usage.endpoint import usage_of_request
+from gateway.apis.usage.endpoint import usage_of
 from gateway.generation.meter import Meter
 from tests.billing.books import assert_books_balance
 from tests.billing.writer.world import reserve
@@ -67,7 +67,7 @@ def test_the_bill_keeps_the_rates_of_an_older_version(wallet, charged):
     request = charged()
     cards.publish("example", {0: {"input": 1, "output": 1}})
     record = record_of(request, wallet.tenant_id)
-    told_by_api = usage_of_request(wallet.tenant_id, record.project, request)
+    told_by_api = usage_of(wallet.tenant_id, record.project, request)
     for line in told_by_api.bill:
         told(line.usage_class, line.tokens, line.credits_per_million, line.credits)
     assert [line.usage_class for line in told_by_api.bill] == [*CLASSES, "request"]

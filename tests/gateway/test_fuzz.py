@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from control.api.endpoints import ENDPOINTS
 from gateway import asgi
+from gateway.apis.endpoints import ENDPOINTS
 from gateway.apis.responses.wire import ResponseCreate
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
@@ -101,18 +101,18 @@ class Fuzz:
         self.statuses: Counter[tuple[str, int]] = Counter()
         self._ids = ["nothing"]
         self._bodies = {
-            (endpoint.method, endpoint.path): Bodies(endpoint.body, MODELS, chance)
+            (endpoint.method, endpoint.path): Bodies(endpoint.takes, MODELS, chance)
             for endpoint in ENDPOINTS
-            if endpoint.body
+            if endpoint.example
         }
         self._frames = Bodies(ResponseCreate, MODELS, chance)
-        self._targets = self._routes()
+        self._targets = [(endpoint.method, endpoint.shown_path) for endpoint in ENDPOINTS]
 
     async def samples(self) -> None:
         """Send every sample as it is: what is broken afterwards is something that works."""
         for name, samples in SAMPLES.items():
             for sample in samples:
-                await self._send("post", name, name, {"content-type": "application/json"}, json.dumps(sample).encode())
+                await self._send("POST", name, name, {"content-type": "application/json"}, json.dumps(sample).encode())
 
     async def body(self) -> None:
         """Send one request."""
@@ -128,7 +128,7 @@ class Fuzz:
             samples = SAMPLES.get(name, ())
             made = chance.choice(samples) if samples and chance.random() < 0.5 else bodies.valid()
             body = bodies.broken(made)
-        elif method == "post":
+        elif method == "POST":
             headers, body = self._form()
         if chance.random() < 0.1:
             headers |= {
@@ -207,21 +207,6 @@ class Fuzz:
             ("multipart/form-data; boundary=edge", "multipart/form-data", "application/json", "x")
         )
         return {"content-type": kind}, body
-
-    @staticmethod
-    def _routes() -> list[tuple[str, str]]:
-        """Every endpoint as method and path: those that are described, and whatever else stands in the route table."""
-        known = [(endpoint.method, endpoint.path) for endpoint in ENDPOINTS if endpoint.path.startswith("/v1/")]
-        for route in asgi.http_routes:
-            path = (
-                "/" + re.sub(r"<(?:\w+:)?(\w+)>", r"{\1}", str(route.pattern)) if "^" not in str(route.pattern) else ""
-            )
-            if path.startswith("/v1/"):
-                same = [re.sub(r"\{\w+\}", "{}", one) for _, one in known]
-                known += (
-                    [] if re.sub(r"\{\w+\}", "{}", path) in same else [("get", path), ("post", path), ("delete", path)]
-                )
-        return known
 
 
 def resident() -> int:

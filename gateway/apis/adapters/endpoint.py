@@ -10,7 +10,6 @@ from pathlib import Path
 
 from base import storage
 from base.errors import ServiceError
-from base.http.asgi import Receive, Scope, Send, send_json
 from base.ids import uuid7
 from fleet.adapters import adapters_of, add_adapter, check_adapter, remove_adapter
 from gateway.apis.adapters.wire import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
@@ -18,77 +17,88 @@ from gateway.apis.files.wire import PREFIX
 from gateway.batches.files import selectors
 from gateway.batches.files.models import StoredFile
 from gateway.errors.refusal import Refusal
-from gateway.http.access import principal_of
+from gateway.http.endpoint import Call, endpoint
 from gateway.http.kept import take_request
 from gateway.http.query import id_in
-from gateway.http.request import read_body, require_method, runtime_of
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
-from gateway.wire.decode import decode, invalid, require_no_nul
+from gateway.wire.decode import invalid, require_no_nul
 from routing.models import Adapter
 from tenancy.models import Tenant
 
 PURPOSE = "adapter"
 
 
-async def adapters(scope: Scope, receive: Receive, send: Send) -> None:
-    """List the adapters that the project may use, or make one of a file."""
-    require_method(scope, "GET", "POST")
-    principal = await principal_of(scope)
-    runtime = runtime_of(scope)
-    if scope["method"] == "POST":
-        request = decode(AdapterRequest, await read_body(scope, receive, principal.tenant))
-        require_no_nul("base", request.base)
-        require_no_nul("description", request.description)
-        await take_request(runtime, principal)  # every gateway and worker hears of an adapter that comes or goes
-        await send_json(send, 200, _told(runtime, await _made(runtime, principal, request)))
-        return
-    found = await runtime.threads.run(partial(adapters_of, principal.own), owner=principal.tenant)
-    await send_json(send, 200, AdapterList(data=[_told(runtime, *one) for one in found]))
+@endpoint(
+    "POST",
+    "/v1/adapters",
+    scope="adapters.write",
+    summary="Make an adapter",
+    takes=AdapterRequest,
+    gives=AdapterObject,
+    example={"base": "a-model", "name": "tickets", "file_id": "file-0199", "config": {"peft_type": "LORA", "r": 8}},
+)
+async def adapters_create(call: Call[AdapterRequest]) -> AdapterObject:
+    """Makes a model of the tenant's own: `base` with a LoRA adapter in PEFT's format. `file_id` names its
+    adapter_model.safetensors, uploaded with the purpose `adapter`; `config` is its adapter_config.json.
+    """
+    require_no_nul("base", call.request.base)
+    require_no_nul("description", call.request.description)
+    await take_request(call.runtime, call.principal)  # every gateway and worker hears of one that comes or goes
+    return _told(call.runtime, await _made(call))
 
 
-async def adapter(scope: Scope, receive: Receive, send: Send) -> None:
-    """Show or delete one adapter."""
-    require_method(scope, "GET", "DELETE")
-    principal = await principal_of(scope)
-    runtime = runtime_of(scope)
-    name = scope["url_route"]["kwargs"]["name"]
+@endpoint("GET", "/v1/adapters", scope="adapters.read", summary="List adapters", gives=AdapterList)
+async def adapters_list(call: Call[None]) -> AdapterList:
+    """The tenant's own, each with whether it can be served."""
+    return AdapterList(data=[_told(call.runtime, *one) for one in await _all(call)])
+
+
+@endpoint("GET", "/v1/adapters/{id:path}", scope="adapters.read", summary="Show an adapter", gives=AdapterObject)
+async def adapters_show(call: Call[None]) -> AdapterObject:
+    """By the name of its model."""
+    for found, obstacle in await _all(call):
+        if found.model.name == call.named:
+            return _told(call.runtime, found, obstacle)
+    raise _unknown(call.named)
+
+
+@endpoint("DELETE", "/v1/adapters/{id:path}", scope="adapters.write", summary="Delete an adapter", gives=AdapterDeleted)
+async def adapters_delete(call: Call[None]) -> AdapterDeleted:
+    """Withdraws its model; requests that run with it end with it."""
+    name, own = call.named, call.principal.own
     if "\0" in name:  # PostgreSQL compares no such text
         raise _unknown(name)
-    if scope["method"] == "DELETE":
-        await take_request(runtime, principal)
-        try:
-            is_removed = await runtime.threads.run(partial(remove_adapter, name, principal.own), owner=principal.tenant)
-        except ServiceError as error:
-            raise Refusal(403, "adapter_shared", error.message, param="name") from error
-        if not is_removed:
-            raise _unknown(name)
-        await send_json(send, 200, AdapterDeleted(id=name))
-        return
-    for found, obstacle in await runtime.threads.run(partial(adapters_of, principal.own), owner=principal.tenant):
-        if found.model.name == name:
-            await send_json(send, 200, _told(runtime, found, obstacle))
-            return
-    raise _unknown(name)
+    await take_request(call.runtime, call.principal)
+    try:
+        is_removed = await call.in_database(partial(remove_adapter, name, own))
+    except ServiceError as error:
+        raise Refusal(403, "adapter_shared", error.message, param="name") from error
+    if not is_removed:
+        raise _unknown(name)
+    return AdapterDeleted(id=name)
 
 
-async def _made(runtime: Runtime, principal: Principal, request: AdapterRequest) -> Adapter:
+async def _all(call: Call[None]) -> list[tuple[Adapter, str]]:
+    return await call.in_database(partial(adapters_of, call.principal.own))
+
+
+async def _made(call: Call[AdapterRequest]) -> Adapter:
     """Return the adapter that the request makes of a file of the key's project."""
+    principal, request = call.principal, call.request
     identifier = id_in(request.file_id, PREFIX)
     file = None
     if identifier is not None:
-        read = partial(selectors.file_of, principal.tenant, principal.project, identifier)
-        file = await runtime.threads.run(read, owner=principal.tenant)
+        file = await call.in_database(partial(selectors.file_of, principal.tenant, principal.project, identifier))
     if file is None:
         raise invalid("file_id", f"No file '{request.file_id}' of this project is known.")
     if file.purpose != PURPOSE:
         raise invalid("file_id", f"The file wasn't uploaded for the purpose '{PURPOSE}'.")
     draft = storage.drafts() / uuid7().hex
     try:
-        check = partial(_check, principal, request, file.bytes)
-        await runtime.threads.run(check, owner=principal.tenant)  # before anything is copied
+        await call.in_database(partial(_check, principal, request, file.bytes))  # before anything is copied
         await asyncio.to_thread(_copy, file, draft)
-        return await runtime.threads.run(partial(_add, principal, request, draft), owner=principal.tenant)
+        return await call.in_database(partial(_add, principal, request, draft))
     except ServiceError as error:
         raise Refusal(400, "adapter_refused", error.message, param=error.field or None) from error
     except OSError as error:

@@ -2,61 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import chain
 from uuid import UUID
 
-from base.http.asgi import Receive, Scope, Send, send_json
-from gateway.apis.batches.wire import PREFIX, BatchQuery, BatchRequest, batch_list, batch_object
+from gateway.apis.batches.wire import PREFIX, BatchList, BatchObject, BatchQuery, BatchRequest, batch_list, batch_object
 from gateway.apis.files.wire import PREFIX as FILE_PREFIX
 from gateway.batches import selectors, services
 from gateway.batches.models import Batch
 from gateway.durable.delivery import delivering
 from gateway.errors.refusal import Refusal
-from gateway.http.access import principal_of
-from gateway.http.query import id_in, query_of
-from gateway.http.request import read_body, require_method, runtime_of
-from gateway.runtime.principal import Principal
-from gateway.wire.decode import decode, invalid, require_no_nul
+from gateway.http.endpoint import Call, endpoint
+from gateway.http.query import id_in
+from gateway.wire.decode import invalid, require_no_nul
 
 
-async def batches(scope: Scope, receive: Receive, send: Send) -> None:
-    """List the project's batches, or make one."""
-    require_method(scope, "GET", "POST")
-    principal = await principal_of(scope)
-    if scope["method"] == "POST":
-        request = decode(BatchRequest, await read_body(scope, receive, principal.tenant))
-        made = await _made(scope, principal, request)
-        await send_json(send, 200, batch_object(made))
-        return
-    query = query_of(scope, BatchQuery)
-    after = None
+@endpoint(
+    "POST",
+    "/v1/batches",
+    scope="batches.write",
+    summary="Create a batch",
+    takes=BatchRequest,
+    gives=BatchObject,
+    example={"input_file_id": "file-id", "endpoint": "/v1/chat/completions", "completion_window": "24h"},
+)
+async def batches_create(call: Call[BatchRequest]) -> BatchObject:
+    """Runs the requests of a file within 24 hours, at the models' rates for batches."""
+    return batch_object(await _made(call))
+
+
+@endpoint("GET", "/v1/batches", scope="batches.read", summary="List batches", takes=BatchQuery, gives=BatchList)
+async def batches_list(call: Call[BatchQuery]) -> BatchList:
+    """The batches of the key's project, the newest first."""
+    query, principal, after = call.request, call.principal, None
     if query.after is not None and (after := id_in(query.after, PREFIX)) is None:
         raise invalid("after", "'after' has to be the id of a batch.")
     list_them = partial(selectors.batches_of, principal.tenant, principal.project, after=after, limit=query.limit + 1)
-    found = await runtime_of(scope).threads.run(list_them, owner=principal.tenant)
-    await send_json(send, 200, batch_list(found, query.limit))
+    return batch_list(await call.in_database(list_them), query.limit)
 
 
-async def batch(scope: Scope, receive: Receive, send: Send) -> None:
-    """Show one batch."""
-    require_method(scope, "GET")
-    principal = await principal_of(scope)
-    read = partial(selectors.batch_of, principal.tenant, principal.project, _id_of(scope))
-    found = await runtime_of(scope).threads.run(read, owner=principal.tenant)
-    await send_json(send, 200, batch_object(_known(scope, found)))
+@endpoint("GET", "/v1/batches/{id}", scope="batches.read", summary="Show a batch", gives=BatchObject)
+async def batches_show(call: Call[None]) -> BatchObject:
+    """One batch."""
+    return await _object(call, selectors.batch_of)
 
 
-async def cancel(scope: Scope, receive: Receive, send: Send) -> None:
-    """Cancel one batch."""
-    require_method(scope, "POST")
-    principal = await principal_of(scope)
-    stop = partial(services.cancel_batch, principal.tenant, principal.project, _id_of(scope))
-    found = await runtime_of(scope).threads.run(stop, owner=principal.tenant)
-    await send_json(send, 200, batch_object(_known(scope, found)))
+@endpoint("POST", "/v1/batches/{id}/cancel", scope="batches.write", summary="Cancel a batch", gives=BatchObject)
+async def batches_cancel(call: Call[None]) -> BatchObject:
+    """Sends no more of its requests; those that are on their way are answered."""
+    return await _object(call, services.cancel_batch)
 
 
-async def _made(scope: Scope, principal: Principal, request: BatchRequest) -> Batch:
+async def _object(call: Call[None], found_by: Callable[[UUID, UUID, UUID], Batch | None]) -> BatchObject:
+    """Return the batch that the path names, as it is `found_by` tenant, project and id."""
+    identifier, found = id_in(call.named, PREFIX), None
+    if identifier is not None:
+        find = partial(found_by, call.principal.tenant, call.principal.project, identifier)
+        found = await call.in_database(find)
+    if found is None:
+        text = f"No batch '{call.named[:100]}' of this project is known."
+        raise Refusal(404, "batch_not_found", text, param="batch_id")
+    return batch_object(found)
+
+
+async def _made(call: Call[BatchRequest]) -> Batch:
+    request, principal = call.request, call.principal
     input_file = id_in(request.input_file_id, FILE_PREFIX)
     if input_file is None:
         raise invalid("input_file_id", "'input_file_id' has to be the id of a file.")
@@ -74,29 +85,10 @@ async def _made(scope: Scope, principal: Principal, request: BatchRequest) -> Ba
         metadata=request.metadata,
         output_seconds=None if expiry is None else expiry.seconds,
     )
-    threads = runtime_of(scope).threads
-    made = await threads.run(draft, owner=principal.tenant)
+    made = await call.in_database(draft)
     add = partial(services.add_batch, made)
     if (delivery := delivering.get()) is not None:  # then it is made with the answer that names it, or neither is
         delivery.also.append(add)
     else:
-        await threads.run(add, owner=principal.tenant)
+        await call.in_database(add)
     return made
-
-
-def _id_of(scope: Scope) -> UUID:
-    identifier = id_in(scope["url_route"]["kwargs"]["batch_id"], PREFIX)
-    if identifier is None:
-        raise _unknown(scope)
-    return identifier
-
-
-def _known(scope: Scope, found: Batch | None) -> Batch:
-    if found is None:
-        raise _unknown(scope)
-    return found
-
-
-def _unknown(scope: Scope) -> Refusal:
-    name = scope["url_route"]["kwargs"]["batch_id"]
-    return Refusal(404, "batch_not_found", f"No batch '{name[:100]}' of this project is known.", param="batch_id")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from base.http.asgi import Receive, Scope, Send, encode, header_of
-from base.http.disconnect import watching
+from base.http.asgi import encode
 from base.http.sse import event
 from gateway.apis.chat.wire import (
     AnswerMessage,
@@ -20,15 +19,12 @@ from gateway.apis.chat.wire import (
     ChunkToolCall,
     MessageToolCall,
 )
-from gateway.apis.shared.answer import answer, failure_of
+from gateway.apis.shared.answer import QUESTION, failure_of, generate
 from gateway.durable.outcome import Outcome
 from gateway.errors.bodies import openai_error
-from gateway.generation.generation import Generation, start_generation
+from gateway.generation.generation import Generation
 from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
-from gateway.http.access import note_model, principal_of
-from gateway.http.request import read_body, request_id_of, require_method, runtime_of
-from gateway.wire.common import TASK_HEADER
-from gateway.wire.decode import decode
+from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.logprobs import ChatLogprobs, prompt_logprobs, token_logprobs
 from gateway.wire.usage import ChatUsage, chat_usage
 from inference.types import Delta, FinishReason, Vector
@@ -36,40 +32,32 @@ from inference.types import Delta, FinishReason, Vector
 _DONE = b"data: [DONE]\n\n"
 
 
-async def chat_completions(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one chat, whole or as a stream."""
-    require_method(scope, "POST")
-    principal = await principal_of(scope)
-    request = decode(ChatRequest, await read_body(scope, receive, principal.tenant))
-    note_model(scope, request.model)
-    intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
-    async with watching(scope, receive) as client:
-        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-        told = ChatFormat(
-            generation,
-            with_usage=request.wants_usage,
-            with_usage_so_far=request.wants_usage_so_far,
-            with_reasoning=request.include_reasoning is not False,
-        )
-        await answer(generation, told, client, send, stream=intent.stream)
+@endpoint(
+    "POST",
+    "/v1/chat/completions",
+    scope="chat",
+    summary="Create a chat completion",
+    takes=ChatRequest,
+    gives=ChatCompletion,
+    streams=ChatChunk,
+    work=Work.GENERATES,
+    example={"model": "auto", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64},
+)
+async def chat_completions(call: Call[ChatRequest]) -> None:
+    """Answers a conversation; with `stream` in chunks that end with `data: [DONE]`."""
+    intent = call.request.intent(call.task_header, leaves_out_hosted=call.principal.leaves_out_hosted)
+    await generate(call, intent, ChatFormat)
 
 
 class ChatFormat:
     """A generation in the format of Chat Completions: a message of each answer, in chunks or whole."""
 
-    def __init__(
-        self,
-        generation: Generation,
-        *,
-        with_usage: bool,
-        with_usage_so_far: bool = False,
-        with_reasoning: bool = True,
-    ) -> None:
+    def __init__(self, generation: Generation, request: ChatRequest) -> None:
         self._generation = generation
-        self._with_usage = with_usage
-        self._with_usage_so_far = with_usage_so_far
-        self._usage: ChatUsage | UnsetType | None = None if with_usage else UNSET  # of the chunks before the last
-        self._with_reasoning = with_reasoning
+        self._with_usage = request.wants_usage
+        self._with_usage_so_far = request.wants_usage_so_far
+        self._usage: ChatUsage | UnsetType | None = None if self._with_usage else UNSET  # of the chunks before the last
+        self._with_reasoning = request.include_reasoning is not False
         self._id = f"chatcmpl-{generation.id.hex}"
         self._sampling = generation.intent.sampling
         self._narrator = Narrator(self._sampling.n, in_turn=False)

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import struct
 
-from base.http.asgi import Receive, Scope, Send, header_of
-from base.http.disconnect import watching
 from gateway.apis.classification.wire import Classified, ClassifyAnswer, ClassifyRequest
-from gateway.apis.shared.answer import answer_whole
+from gateway.apis.shared.answer import generate
 from gateway.durable.outcome import Outcome
-from gateway.generation.generation import Generation, start_generation
-from gateway.http.access import note_model, principal_of
-from gateway.http.request import read_body, request_id_of, require_method, runtime_of
-from gateway.wire.common import TASK_HEADER
-from gateway.wire.decode import decode
+from gateway.generation.generation import Generation
+from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.usage import embedding_usage
 from inference.types import Delta, Vector
 
 
-async def classify(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the label of each input."""
-    require_method(scope, "POST")
-    principal = await principal_of(scope)
-    request = decode(ClassifyRequest, await read_body(scope, receive, principal.tenant))
-    note_model(scope, request.model)
-    intent = request.intent(header_of(scope, TASK_HEADER))
-    async with watching(scope, receive) as client:
-        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-        await answer_whole(generation, ClassifyFormat(generation), client, send)
+@endpoint(
+    "POST",
+    "/v1/classify",
+    scope="classification",
+    summary="Classify texts",
+    takes=ClassifyRequest,
+    gives=ClassifyAnswer,
+    work=Work.GENERATES,
+    example={"model": "auto", "input": ["Where is my parcel?"], "labels": ["delivery", "billing"]},
+)
+async def classify(call: Call[ClassifyRequest]) -> None:
+    """Answers with the most probable label of each text, and how probable each is: of labels that the request names,
+    where the model compares texts with any, or of the model's own.
+    """
+    await generate(call, call.request.intent(call.task_header), ClassifyFormat)
 
 
 class ClassifyFormat:
     """A generation's probabilities in the format of vLLM's classify; never streamed."""
 
-    def __init__(self, generation: Generation) -> None:
+    def __init__(self, generation: Generation, request: ClassifyRequest) -> None:
         self._generation = generation
         self._vectors: dict[int, Vector] = {}
 

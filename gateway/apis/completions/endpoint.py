@@ -8,22 +8,19 @@ from types import MappingProxyType
 
 from msgspec import UNSET, UnsetType
 
-from base.http.asgi import Receive, Scope, Send, encode, header_of
+from base.http.asgi import encode
 from base.http.disconnect import watching
 from base.http.sse import event
 from base.ids import uuid7
 from gateway.apis.completions.wire import Completion, CompletionChoice, CompletionRequest
-from gateway.apis.shared.answer import answer, failure_of
+from gateway.apis.shared.answer import answer, failure_of, generate
 from gateway.apis.shared.several import Several
 from gateway.durable.outcome import Outcome
 from gateway.errors.bodies import openai_error
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Answer, Change, Narrator, What
-from gateway.http.access import note_model, principal_of
-from gateway.http.request import read_body, request_id_of, require_method, runtime_of
-from gateway.wire.common import TASK_HEADER
-from gateway.wire.decode import decode
+from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.logprobs import completion_logprobs, prompt_logprobs
 from gateway.wire.usage import ChatUsage, chat_usage
 from inference.types import Delta, FinishReason, Vector
@@ -34,30 +31,30 @@ NONE: Mapping[int, Refusal] = MappingProxyType({})
 _DONE = b"data: [DONE]\n\n"
 
 
-async def completions(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one completion, or one of each of several prompts."""
-    require_method(scope, "POST")
-    principal = await principal_of(scope)
-    request = decode(CompletionRequest, await read_body(scope, receive, principal.tenant))
-    note_model(scope, request.model)
-    intents = request.intents(header_of(scope, TASK_HEADER))
-    start = partial(start_generation, runtime_of(scope), principal)
-    async with watching(scope, receive) as client:
-        first = await start(intents[0], request_id_of(scope))
-        if len(intents) == 1:
-            told = CompletionFormat(first, with_usage=request.wants_usage, with_usage_so_far=request.wants_usage_so_far)
-            await answer(first, told, client, send, stream=intents[0].stream)
-            return
+@endpoint(
+    "POST",
+    "/v1/completions",
+    scope="completions",
+    summary="Create a completion",
+    takes=CompletionRequest,
+    gives=Completion,
+    streams=Completion,
+    work=Work.GENERATES,
+    example={"model": "auto", "prompt": "The capital of France is", "max_tokens": 16},
+)
+async def completions(call: Call[CompletionRequest]) -> None:
+    """Goes on from a text, or from several, without messages and chat template."""
+    intents = call.request.intents(call.task_header)
+    if len(intents) == 1:
+        await generate(call, intents[0], CompletionFormat)
+        return
+    start = partial(start_generation, call.runtime, call.principal)
+    async with watching(call.scope, call.receive) as client:
+        first = await start(intents[0], call.id)
         others = [partial(start, intent, uuid7()) for intent in intents[1:]]
-        several = Several(first, others, width=min(principal.concurrency, MOST_AT_ONCE))
-        told = CompletionFormat(
-            first,
-            with_usage=request.wants_usage,
-            with_usage_so_far=request.wants_usage_so_far,
-            prompts=len(intents),
-            failures=several.failures,
-        )
-        await answer(several, told, client, send, stream=intents[0].stream)
+        several = Several(first, others, width=min(call.principal.concurrency, MOST_AT_ONCE))
+        told = CompletionFormat(first, call.request, prompts=len(intents), failures=several.failures)
+        await answer(several, told, client, call.send, stream=intents[0].stream)
 
 
 class CompletionFormat:
@@ -71,17 +68,16 @@ class CompletionFormat:
     def __init__(
         self,
         generation: Generation,
+        request: CompletionRequest,
         *,
-        with_usage: bool,
-        with_usage_so_far: bool = False,
         prompts: int = 1,
         failures: Mapping[int, Refusal] = NONE,
     ) -> None:
         self._generation = generation
-        self._with_usage = with_usage
-        self._with_usage_so_far = with_usage_so_far
+        self._with_usage = request.wants_usage
+        self._with_usage_so_far = request.wants_usage_so_far
         self._is_alone = prompts == 1
-        self._usage: ChatUsage | UnsetType | None = None if with_usage else UNSET  # of the chunks before the last
+        self._usage: ChatUsage | UnsetType | None = None if self._with_usage else UNSET  # of the chunks before the last
         self._failures = failures
         self._sampling = generation.intent.sampling
         self._narrator = Narrator(self._sampling.n * prompts, in_turn=False)

@@ -6,39 +6,36 @@ import base64
 import math
 import struct
 
-from base.http.asgi import Receive, Scope, Send, header_of
-from base.http.disconnect import watching
 from gateway.apis.embeddings.wire import EmbeddingAnswer, EmbeddingItem, EmbeddingRequest
-from gateway.apis.shared.answer import answer_whole
+from gateway.apis.shared.answer import generate
 from gateway.durable.outcome import Outcome
-from gateway.generation.generation import Generation, start_generation
-from gateway.http.access import note_model, principal_of
-from gateway.http.request import read_body, request_id_of, require_method, runtime_of
-from gateway.wire.common import TASK_HEADER
-from gateway.wire.decode import decode
+from gateway.generation.generation import Generation
+from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.usage import embedding_usage
 from inference.types import Delta, Vector
 
 
-async def embeddings(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with one vector for each input."""
-    require_method(scope, "POST")
-    principal = await principal_of(scope)
-    request = decode(EmbeddingRequest, await read_body(scope, receive, principal.tenant))
-    note_model(scope, request.model)
-    intent = request.intent(header_of(scope, TASK_HEADER))
-    async with watching(scope, receive) as client:
-        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-        told = EmbeddingFormat(generation, as_text=request.encoding_format == "base64")
-        await answer_whole(generation, told, client, send)
+@endpoint(
+    "POST",
+    "/v1/embeddings",
+    scope="embeddings",
+    summary="Create embeddings",
+    takes=EmbeddingRequest,
+    gives=EmbeddingAnswer,
+    work=Work.GENERATES,
+    example={"model": "auto", "input": ["A text", "Another one"]},
+)
+async def embeddings(call: Call[EmbeddingRequest]) -> None:
+    """Answers with one vector for each input."""
+    await generate(call, call.request.intent(call.task_header), EmbeddingFormat)
 
 
 class EmbeddingFormat:
     """A generation's vectors in the format of Embeddings; never streamed."""
 
-    def __init__(self, generation: Generation, *, as_text: bool) -> None:
+    def __init__(self, generation: Generation, request: EmbeddingRequest) -> None:
         self._generation = generation
-        self._as_text = as_text
+        self._as_text = request.encoding_format == "base64"
         self._vectors: dict[int, bytes] = {}
 
     def collect(self, event: Delta | Vector) -> None:

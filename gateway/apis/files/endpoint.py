@@ -10,89 +10,96 @@ from urllib.parse import quote
 from uuid import UUID
 
 from base import storage
-from base.http.asgi import Receive, Scope, Send, header_of, raw_headers, send_json
+from base.http.asgi import Send, header_of, raw_headers
 from gateway.apis.files.uploads import upload
-from gateway.apis.files.wire import PREFIX, FileDeleted, FileQuery, file_list, file_object
+from gateway.apis.files.wire import (
+    PREFIX,
+    FileDeleted,
+    FileForm,
+    FileList,
+    FileObject,
+    FileQuery,
+    file_list,
+    file_object,
+)
 from gateway.batches.files import selectors, services
 from gateway.batches.files.models import StoredFile
 from gateway.errors.refusal import Refusal
-from gateway.http.access import principal_of
-from gateway.http.query import id_in, query_of
-from gateway.http.request import require_method, runtime_of
-from gateway.runtime.principal import Principal
+from gateway.http.endpoint import Call, endpoint
+from gateway.http.query import id_in
 from gateway.wire.decode import invalid
 
 READ_AT_ONCE = 256 * 1024
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-async def files(scope: Scope, receive: Receive, send: Send) -> None:
-    """List the project's files, or upload one."""
-    require_method(scope, "GET", "POST")
-    principal = await principal_of(scope)
-    if scope["method"] == "POST":
-        await upload(scope, receive, send, principal)
-        return
-    query = query_of(scope, FileQuery)
-    after = _id_of(query.after, "after") if query.after is not None else None
-    found = await runtime_of(scope).threads.run(
-        lambda: selectors.files_of(
+@endpoint("POST", "/v1/files", scope="files.write", summary="Upload a file", form=FileForm, gives=FileObject)
+async def files_create(call: Call[None]) -> None:
+    """Stores a file for a batch: a request in each line."""
+    await upload(call.scope, call.receive, call.send, call.principal)
+
+
+@endpoint("GET", "/v1/files", scope="files.read", summary="List files", takes=FileQuery, gives=FileList)
+async def files_list(call: Call[FileQuery]) -> FileList:
+    """The files of the key's project, those that batches wrote included."""
+    query, principal = call.request, call.principal
+    found = await call.in_database(
+        partial(
+            selectors.files_of,
             principal.tenant,
             principal.project,
             purpose=query.purpose,
-            after=after,
+            after=_id_of(query.after, "after") if query.after is not None else None,
             limit=query.limit + 1,
             is_rising=query.order == "asc",
-        ),
-        owner=principal.tenant,
+        )
     )
-    await send_json(send, 200, file_list(found, query.limit))
+    return file_list(found, query.limit)
 
 
-async def file(scope: Scope, receive: Receive, send: Send) -> None:
-    """Show or delete one file."""
-    require_method(scope, "GET", "DELETE")
-    principal = await principal_of(scope)
-    found = await _found(scope, principal)
-    if scope["method"] == "DELETE":
-        delete = partial(services.delete_file, principal.tenant, principal.project, found.id)
-        if not await runtime_of(scope).threads.run(delete, owner=principal.tenant):
-            raise _unknown(scope)
-        await send_json(send, 200, FileDeleted(id=file_object(found).id))
-        return
-    await send_json(send, 200, file_object(found))
+@endpoint("GET", "/v1/files/{id}", scope="files.read", summary="Show a file", gives=FileObject)
+async def files_show(call: Call[None]) -> FileObject:
+    """One file."""
+    return file_object(await _found(call))
 
 
-async def file_content(scope: Scope, receive: Receive, send: Send) -> None:
-    """Send a file's bytes, or the part of them that ``Range`` asks for."""
-    require_method(scope, "GET")
-    found = await _found(scope, await principal_of(scope))
-    begin, end = _range_of(header_of(scope, b"range"), found.bytes)
+@endpoint("DELETE", "/v1/files/{id}", scope="files.write", summary="Delete a file", gives=FileDeleted)
+async def files_delete(call: Call[None]) -> FileDeleted:
+    """Hides a file at once; its bytes go when no open batch reads them."""
+    found, principal = await _found(call), call.principal
+    if not await call.in_database(partial(services.delete_file, principal.tenant, principal.project, found.id)):
+        raise _unknown(call.named)
+    return FileDeleted(id=file_object(found).id)
+
+
+@endpoint("GET", "/v1/files/{id}/content", scope="files.read", summary="Download a file")
+async def files_content(call: Call[None]) -> None:
+    """The file's bytes, or those that the header `range` asks for."""
+    found = await _found(call)
+    begin, end = _range_of(header_of(call.scope, b"range"), found.bytes)
     try:
         opened = await asyncio.to_thread(storage.read, found)
     except OSError as error:
         text = "The file's content isn't there any more: its operator may know why."
         raise Refusal(404, "file_content_missing", text) from error
     try:
-        await _send_bytes(send, found, opened, begin, end)
+        await _send_bytes(call.send, found, opened, begin, end)
     finally:
         await asyncio.to_thread(opened.close)
 
 
-async def _found(scope: Scope, principal: Principal) -> StoredFile:
+async def _found(call: Call[None]) -> StoredFile:
     """Return the file that the path names."""
-    identifier = id_in(scope["url_route"]["kwargs"]["file_id"], PREFIX)
-    found = None
+    identifier, found = id_in(call.named, PREFIX), None
     if identifier is not None:
-        read = partial(selectors.file_of, principal.tenant, principal.project, identifier)
-        found = await runtime_of(scope).threads.run(read, owner=principal.tenant)
+        read = partial(selectors.file_of, call.principal.tenant, call.principal.project, identifier)
+        found = await call.in_database(read)
     if found is None:
-        raise _unknown(scope)
+        raise _unknown(call.named)
     return found
 
 
-def _unknown(scope: Scope) -> Refusal:
-    name = scope["url_route"]["kwargs"]["file_id"]
+def _unknown(name: str) -> Refusal:
     return Refusal(404, "file_not_found", f"No file '{name[:100]}' of this project is known.", param="file_id")
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from base.http.asgi import Receive, Scope, Send, encode, header_of, send_json
-from base.http.disconnect import watching
+from base.http.asgi import encode
 from base.http.sse import event
 from gateway.apis.messages.message_object import (
     AnsweredMessage,
@@ -22,17 +21,12 @@ from gateway.apis.messages.message_object import (
     TokenCount,
 )
 from gateway.apis.messages.wire import CountTokensRequest, MessageRequest
-from gateway.apis.shared.answer import answer, failure_of
+from gateway.apis.shared.answer import QUESTION, answer_count, failure_of, generate
 from gateway.durable.outcome import Outcome
 from gateway.errors.bodies import anthropic_error
-from gateway.generation.counting import count
-from gateway.generation.generation import Generation, start_generation
+from gateway.generation.generation import Generation
 from gateway.generation.items import Change, Item, ItemKind, Narrator, What
-from gateway.http.access import note_model, principal_of
-from gateway.http.request import read_body, request_id_of, require_method, runtime_of
-from gateway.wire.common import TASK_HEADER
-from gateway.wire.decode import decode
-from gateway.wire.demands import not_enforced_header
+from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.usage import message_usage
 from inference.types import Delta, FinishReason, Vector
 
@@ -49,28 +43,41 @@ def _event(kind: Any, **fields: Any) -> bytes:
 _PING, _END = _event("ping"), _event("message_stop")
 
 
-async def messages(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one conversation, whole or as a stream of events."""
-    require_method(scope, "POST")
-    principal = await principal_of(scope)
-    request = decode(MessageRequest, await read_body(scope, receive, principal.tenant))
-    note_model(scope, request.model)
-    intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
-    async with watching(scope, receive) as client:
-        generation = await start_generation(runtime_of(scope), principal, intent, request_id_of(scope))
-        await answer(generation, MessageFormat(generation, request), client, send, stream=intent.stream)
+@endpoint(
+    "POST",
+    "/v1/messages",
+    scope="messages",
+    summary="Create a message",
+    takes=MessageRequest,
+    gives=AnsweredMessage,
+    streams=MessageEvent,
+    work=Work.GENERATES,
+    example={"model": "auto", "messages": [{"role": "user", "content": QUESTION}], "max_tokens": 64},
+    error_body=anthropic_error,
+)
+async def messages(call: Call[MessageRequest]) -> None:
+    """Answers a conversation as Anthropic's Messages API does; with `stream` in events. The key may be sent as
+    `x-api-key`; errors have that API's shape.
+    """
+    intent = call.request.intent(call.task_header, leaves_out_hosted=call.principal.leaves_out_hosted)
+    await generate(call, intent, MessageFormat)
 
 
-async def count_tokens(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the number of tokens of a prompt, which doesn't run."""
-    require_method(scope, "POST")
-    principal = await principal_of(scope)
-    request = decode(CountTokensRequest, await read_body(scope, receive, principal.tenant))
-    note_model(scope, request.model)
-    intent = request.intent(header_of(scope, TASK_HEADER), leaves_out_hosted=principal.leaves_out_hosted)
-    counted = await count(runtime_of(scope), principal, intent, request_id_of(scope))
-    headers = {**counted.headers, **not_enforced_header(intent.not_enforced)}
-    await send_json(send, 200, TokenCount(counted.prepared.prompt_tokens), headers)
+@endpoint(
+    "POST",
+    "/v1/messages/count_tokens",
+    scope="messages",
+    summary="Count a message's tokens",
+    takes=CountTokensRequest,
+    gives=TokenCount,
+    work=Work.COUNTS,
+    example={"model": "auto", "messages": [{"role": "user", "content": QUESTION}]},
+    error_body=anthropic_error,
+)
+async def messages_count_tokens(call: Call[CountTokensRequest]) -> None:
+    """Says how many tokens a prompt has where it would run now. Nothing runs and nothing is charged."""
+    intent = call.request.intent(call.task_header, leaves_out_hosted=call.principal.leaves_out_hosted)
+    await answer_count(call, intent, TokenCount)
 
 
 class MessageFormat:

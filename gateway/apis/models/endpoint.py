@@ -2,44 +2,44 @@
 
 from __future__ import annotations
 
-from base.http.asgi import Receive, Scope, Send, header_of, send_json
+from base.http.asgi import header_of, send_json
 from gateway.apis.models.infos import ModelsQuery, info_of, page_of
 from gateway.apis.models.wire import ModelCard, ModelList, Served, auto_card, model_card
 from gateway.errors.bodies import ANTHROPIC
 from gateway.errors.refusal import Refusal
-from gateway.http.access import principal_of
+from gateway.http.endpoint import Call, endpoint
 from gateway.http.query import query_of
-from gateway.http.request import require_method, runtime_of
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from inference.types import Kind
 
 
-async def models(scope: Scope, receive: Receive, send: Send) -> None:
-    """List the models; to Anthropic's clients those that answer messages, as they know models."""
-    require_method(scope, "GET")
-    principal = await principal_of(scope)
-    cards = await _cards(runtime_of(scope), principal)
-    if header_of(scope, ANTHROPIC) is None:
-        await send_json(send, 200, ModelList(cards))
-        return
+@endpoint("GET", "/v1/models", scope="models.read", summary="List the models", gives=ModelList)
+async def models_list(call: Call[None]) -> ModelList | None:
+    """The models that the key's plan may use, with context and prices; to Anthropic's clients those that answer
+    messages, as they know models.
+    """
+    cards = await _cards(call.runtime, call.principal)
+    if header_of(call.scope, ANTHROPIC) is None:
+        return ModelList(cards)
     chats = [card for card in cards if Kind.CHAT in card.kinds]
-    await send_json(send, 200, page_of(chats, query_of(scope, ModelsQuery)))
+    await send_json(call.send, 200, page_of(chats, query_of(call.scope, ModelsQuery)))
+    return None
 
 
-async def model(scope: Scope, receive: Receive, send: Send) -> None:
-    """Show one model."""
-    require_method(scope, "GET")
-    principal = await principal_of(scope)
-    runtime = runtime_of(scope)
-    asked = scope["url_route"]["kwargs"]["name"]  # percent-decoded by the server
-    cards = await _cards(runtime, principal)
-    name = runtime.snapshot.catalogue.named(asked)
-    for card in cards:
-        if card.id == name:
-            await send_json(send, 200, card if header_of(scope, ANTHROPIC) is None else info_of(card))
-            return
-    raise Refusal(404, "model_not_found", f"The model '{asked[:200]}' does not exist or is not yours.", param="model")
+@endpoint("GET", "/v1/models/{id:path}", scope="models.read", summary="Show a model", gives=ModelCard)
+async def models_show(call: Call[None]) -> ModelCard | None:
+    """One model; slashes in its name stay as they are."""
+    cards = await _cards(call.runtime, call.principal)
+    name = call.runtime.snapshot.catalogue.named(call.named)
+    card = next((card for card in cards if card.id == name), None)
+    if card is None:
+        text = f"The model '{call.named[:200]}' does not exist or is not yours."
+        raise Refusal(404, "model_not_found", text, param="model")
+    if header_of(call.scope, ANTHROPIC) is None:
+        return card
+    await send_json(call.send, 200, info_of(card))
+    return None
 
 
 async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:

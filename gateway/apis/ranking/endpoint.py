@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from msgspec import UNSET
 
-from base.http.asgi import Receive, Scope, Send, header_of
-from base.http.disconnect import watching
 from gateway.apis.ranking.wire import (
     RankedDocument,
     RerankAnswer,
@@ -19,51 +18,60 @@ from gateway.apis.ranking.wire import (
     ScoredPair,
     ScoreRequest,
 )
-from gateway.apis.shared.answer import answer_whole
+from gateway.apis.shared.answer import WholeFormat, generate
 from gateway.durable.outcome import Outcome
 from gateway.errors.refusal import Refusal
-from gateway.generation.generation import Generation, start_generation
-from gateway.http.access import note_model, principal_of
-from gateway.http.request import read_body, request_id_of, require_method, runtime_of
-from gateway.wire.common import TASK_HEADER
-from gateway.wire.decode import decode
+from gateway.generation.generation import Generation
+from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.usage import embedding_usage
 from inference.types import Delta, Kind, Vector
 from routing.catalogue import ModelEntry
 from routing.tasks import is_automatic
 
-
-async def rerank(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the documents in the order of their relevance."""
-    await _answer(scope, receive, send, RerankRequest, "documents")
+R = TypeVar("R", RerankRequest, ScoreRequest)
 
 
-async def score(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with the score of each pair."""
-    await _answer(scope, receive, send, ScoreRequest, "text_2")
+@endpoint(
+    "POST",
+    "/v1/rerank",
+    scope="ranking",
+    summary="Rank documents by a query",
+    takes=RerankRequest,
+    gives=RerankAnswer,
+    work=Work.GENERATES,
+    example={"model": "auto", "query": "Which one is a fruit?", "documents": ["A stone", "An apple"], "top_n": 1},
+)
+async def rerank(call: Call[RerankRequest]) -> None:
+    """Answers with the documents, the most relevant first, by a model that reads query and document at once, or by the
+    angle between their embeddings.
+    """
+    await _score(call, RerankFormat, "documents")
 
 
-async def _answer(
-    scope: Scope, receive: Receive, send: Send, kind: type[RerankRequest | ScoreRequest], inputs: str
-) -> None:
-    """Answer a request of that `kind`, whose field of texts is called `inputs`."""
-    require_method(scope, "POST")
-    principal = await principal_of(scope)
-    request = decode(kind, await read_body(scope, receive, principal.tenant))
-    note_model(scope, request.model)
-    runtime = runtime_of(scope)
-    catalogue = (await runtime.current_snapshot()).catalogue
-    intent = request.intent(_kind_of(catalogue.named(request.model), catalogue.models), header_of(scope, TASK_HEADER))
-    async with watching(scope, receive) as client:
-        try:
-            generation = await start_generation(runtime, principal, intent, request_id_of(scope))
-        except Refusal as refusal:
-            refusal.param = inputs if refusal.param == "input" else refusal.param
-            raise
-        if isinstance(request, RerankRequest):
-            await answer_whole(generation, RerankFormat(generation, request), client, send)
-        else:
-            await answer_whole(generation, ScoreFormat(generation, len(request.texts)), client, send)
+@endpoint(
+    "POST",
+    "/v1/score",
+    scope="ranking",
+    summary="Score pairs of texts",
+    takes=ScoreRequest,
+    gives=ScoreAnswer,
+    work=Work.GENERATES,
+    example={"model": "auto", "text_1": "A fruit", "text_2": ["A stone", "An apple"]},
+)
+async def score(call: Call[ScoreRequest]) -> None:
+    """Answers with one number for each pair: how well the second text matches the first."""
+    await _score(call, ScoreFormat, "text_2")
+
+
+async def _score(call: Call[R], told: Callable[[Generation, R], WholeFormat], inputs: str) -> None:
+    """Answer a request whose field of texts is called `inputs`."""
+    catalogue = (await call.runtime.current_snapshot()).catalogue
+    kind = _kind_of(catalogue.named(call.request.model), catalogue.models)
+    try:
+        await generate(call, call.request.intent(kind, call.task_header), told)
+    except Refusal as refusal:
+        refusal.param = inputs if refusal.param == "input" else refusal.param
+        raise
 
 
 def _kind_of(name: str, models: Mapping[str, ModelEntry]) -> Kind:
@@ -77,11 +85,11 @@ def _kind_of(name: str, models: Mapping[str, ModelEntry]) -> Kind:
 
 
 class _Scores:
-    """Collects the scores of a generation's pairs, or the vectors of its `count` texts and, behind them, queries."""
+    """Collects the scores of a generation's pairs, or the vectors of the request's texts and, behind them, queries."""
 
-    def __init__(self, generation: Generation, count: int) -> None:
+    def __init__(self, generation: Generation, request: RerankRequest | ScoreRequest) -> None:
         self._generation = generation
-        self._count = count
+        self._count = len(request.texts)
         self._vectors: dict[int, tuple[float, ...]] = {}
 
     def collect(self, event: Delta | Vector) -> None:
@@ -104,7 +112,7 @@ class RerankFormat(_Scores):
     """Scores in the format of Rerank; never streamed."""
 
     def __init__(self, generation: Generation, request: RerankRequest) -> None:
-        super().__init__(generation, len(request.texts))
+        super().__init__(generation, request)
         self._request = request
 
     def whole(self, outcome: Outcome) -> RerankAnswer:

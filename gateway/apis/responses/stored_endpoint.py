@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from base.http.asgi import Receive, Scope, Send, encode, send_bytes, send_json
+from base.http.asgi import encode, send_bytes
 from base.http.disconnect import watching
 from base.http.sse import EventStream, event
 from base.ids import request_id_in
@@ -15,15 +16,14 @@ from gateway.apis.responses import rows
 from gateway.apis.responses.conversation import items_of, owner_of, turns_of
 from gateway.apis.responses.events import QUEUED_EVENTS, only_end
 from gateway.apis.responses.models import StoredResponse
+from gateway.apis.responses.response_object import Response
 from gateway.apis.responses.rows import Owner
 from gateway.apis.responses.runs import attached, cancelled, cancelled_unstored, claim_of
 from gateway.apis.responses.stored_wire import DeletedResponse, InputItems, ItemsQuery, RetrieveQuery
 from gateway.apis.responses.wire import check_included
 from gateway.errors.refusal import Refusal
-from gateway.http.access import principal_of
+from gateway.http.endpoint import Call, endpoint
 from gateway.http.kept import write_answer
-from gateway.http.query import query_of
-from gateway.http.request import require_method, runtime_of
 from gateway.wire.decode import decode, invalid
 from gateway.wire.demands import Fields
 
@@ -38,56 +38,90 @@ class _Ended(msgspec.Struct):
     error: _Error | None = None
 
 
-async def stored_response(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a stored response, or delete it."""
-    require_method(scope, "GET", "DELETE")
-    owner = owner_of(await principal_of(scope))
-    identifier, shown = _asked_for(scope)
-    threads = runtime_of(scope).threads
-    if scope["method"] == "DELETE":
-        if not await threads.run(lambda: rows.remove(owner, identifier), owner=owner.tenant):
-            raise not_found(shown)
-        await send_json(send, 200, DeletedResponse(shown))
-        return
-    query = query_of(scope, RetrieveQuery)
-    fields = Fields()
+@endpoint(
+    "GET",
+    "/v1/responses/{id}",
+    scope="responses.read",
+    summary="Show a stored response",
+    takes=RetrieveQuery,
+    gives=Response,
+    streams=Response,
+)
+async def responses_show(call: Call[RetrieveQuery]) -> None:
+    """A response of this project that was stored. With `stream`, the events of one in the background, from behind
+    number `starting_after` on.
+    """
+    identifier, query, fields = _asked_for(call), call.request, Fields()
     fields.check(query)
     check_included(query.include, fields)
     if query.starting_after is not None and not query.stream:
         raise invalid("starting_after", "'starting_after' is only allowed when 'stream' is true.")
-    row = await threads.run(lambda: _found(owner, identifier), owner=owner.tenant)
+    row = await _found(call, identifier)
     if row is None:
-        raise not_found(shown)
+        raise not_found(call.named)
     if query.stream:
-        await _stream(scope, receive, send, row, query.starting_after)
+        await _stream(call, row)
     else:
-        await send_bytes(send, 200, bytes(row.body), "application/json")
+        await send_bytes(call.send, 200, bytes(row.body), "application/json")
 
 
-async def cancel_response(scope: Scope, receive: Receive, send: Send) -> None:
-    """Cancel a response in the background, and answer what became of it; one that has ended stays as it is."""
-    require_method(scope, "POST")
-    owner = owner_of(await principal_of(scope))
-    identifier, shown = _asked_for(scope)
-    runtime = runtime_of(scope)
-    row = await runtime.threads.run(lambda: _found(owner, identifier), owner=owner.tenant)
+@endpoint(
+    "DELETE",
+    "/v1/responses/{id}",
+    scope="responses.write",
+    summary="Delete a stored response",
+    gives=DeletedResponse,
+)
+async def responses_delete(call: Call[None]) -> DeletedResponse:
+    """Deletes it for good; what continues it can't be continued any more."""
+    owner, identifier = owner_of(call.principal), _asked_for(call)
+    if not await call.in_database(lambda: rows.remove(owner, identifier)):
+        raise not_found(call.named)
+    return DeletedResponse(call.named)
+
+
+@endpoint(
+    "POST",
+    "/v1/responses/{id}/cancel",
+    scope="responses.write",
+    summary="Cancel a response in the background",
+    gives=Response,
+)
+async def responses_cancel(call: Call[None]) -> None:
+    """Ends it; what was generated is charged. One that has ended stays as it is."""
+    identifier = _asked_for(call)
+    row = await _found(call, identifier)
     if row is None:
-        await send_bytes(send, 200, await _cancelled_unstored(scope, owner, identifier, shown), "application/json")
+        await send_bytes(call.send, 200, await _cancelled_unstored(call, identifier), "application/json")
         return
     if not row.is_background:
         raise Refusal(400, "not_in_background", "Only responses in the background are cancelled.", param="response_id")
     if row.status in rows.RUNNING:
-        await cancelled(runtime, owner, identifier)
-        ended = await runtime.threads.run(lambda: _found(owner, identifier), owner=owner.tenant)
-        row = ended or row
-    await send_bytes(send, 200, bytes(row.body), "application/json")
+        await cancelled(call.runtime, owner_of(call.principal), identifier)
+        row = await _found(call, identifier) or row
+    await send_bytes(call.send, 200, bytes(row.body), "application/json")
 
 
-async def _cancelled_unstored(scope: Scope, owner: Owner, identifier: UUID, shown: str) -> bytes:
+@endpoint(
+    "GET",
+    "/v1/responses/{id}/input_items",
+    scope="responses.read",
+    summary="List a stored response's input",
+    takes=ItemsQuery,
+    gives=InputItems,
+)
+async def responses_input_items(call: Call[ItemsQuery]) -> InputItems:
+    """The conversation that it continues and its own input, newest first; `limit`, `order` and `after` page it."""
+    owner, identifier = owner_of(call.principal), _asked_for(call)
+    check_included(call.request.include, Fields())
+    return _page(await call.in_database(lambda: _items(owner, identifier, call.named)), call.request)
+
+
+async def _cancelled_unstored(call: Call[None], identifier: UUID) -> bytes:
     """Cancel a response of a websocket that outlives it, and return what became of it."""
-    last = await cancelled_unstored(runtime_of(scope), owner, identifier, scope)
+    last = await cancelled_unstored(call.runtime, owner_of(call.principal), identifier, call.scope)
     if last is None:
-        raise not_found(shown)
+        raise not_found(call.named)
     ended = msgspec.json.decode(last, type=_Ended)
     response = bytes(ended.response)
     if not response:
@@ -96,43 +130,32 @@ async def _cancelled_unstored(scope: Scope, owner: Owner, identifier: UUID, show
     return response
 
 
-async def _stream(scope: Scope, receive: Receive, send: Send, row: StoredResponse, after: int | None) -> None:
+async def _stream(call: Call[RetrieveQuery], row: StoredResponse) -> None:
     if not row.is_background:
         raise invalid("stream", "Only responses in the background are streamed again: leave 'stream' out.")
-    runtime = runtime_of(scope)
-    principal = await principal_of(scope)
-    owner = owner_of(principal)
-    async with watching(scope, receive) as client:
-        answer = await attached(runtime, claim_of(owner, row.id), scope)
+    owner, after = owner_of(call.principal), call.request.starting_after
+    async with watching(call.scope, call.receive) as client:
+        answer = await attached(call.runtime, claim_of(owner, row.id), call.scope)
         if answer is not None:
-            await write_answer(answer, scope, principal, client, send, after=after)
+            await write_answer(answer, call.scope, call.principal, client, call.send, after=after)
             return
-        # It may have ended just now.
-        newer = await runtime.threads.run(partial(_found, owner, row.id), owner=owner.tenant)
-        row = newer or row
+        row = await _found(call, row.id) or row  # it may have ended just now
         body = msgspec.Raw(bytes(row.body))
         last = only_end(row.status, body, QUEUED_EVENTS if after is None else after + 1)
-        async with EventStream(send, {}) as stream:
+        async with EventStream(call.send, {}) as stream:
             client.stop()
             await stream.finish(event(encode(last), last["type"]))
 
 
-def _found(owner: Owner, identifier: UUID) -> StoredResponse | None:
+async def _found(call: Call[Any], identifier: UUID) -> StoredResponse | None:
+    return await call.in_database(partial(_read, owner_of(call.principal), identifier))
+
+
+def _read(owner: Owner, identifier: UUID) -> StoredResponse | None:
     row = rows.find(owner, identifier)
     if row is not None:
         rows.fail_if_lost(row)
     return row
-
-
-async def input_items(scope: Scope, receive: Receive, send: Send) -> None:
-    """List what a stored response was made from: the turns of the conversation before it, and its own input."""
-    require_method(scope, "GET")
-    owner = owner_of(await principal_of(scope))
-    identifier, shown = _asked_for(scope)
-    query = query_of(scope, ItemsQuery)
-    check_included(query.include, Fields())
-    items = await runtime_of(scope).threads.run(lambda: _items(owner, identifier, shown), owner=owner.tenant)
-    await send_json(send, 200, _page(items, query))
 
 
 def not_found(shown: str) -> Refusal:
@@ -141,12 +164,11 @@ def not_found(shown: str) -> Refusal:
     return Refusal(404, "response_not_found", text, param="response_id")
 
 
-def _asked_for(scope: Scope) -> tuple[UUID, str]:
-    shown = scope["url_route"]["kwargs"]["response_id"]
-    identifier = request_id_in(shown)
+def _asked_for(call: Call[Any]) -> UUID:
+    identifier = request_id_in(call.named)
     if identifier is None:
-        raise not_found(shown)
-    return identifier, shown
+        raise not_found(call.named)
+    return identifier
 
 
 def _items(owner: Owner, identifier: UUID, shown: str) -> list[msgspec.Raw]:

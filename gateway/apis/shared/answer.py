@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from base.http.asgi import ClientLeftError, Send, send_json
 from base.http.disconnect import watching
 from base.http.sse import EventStream
 from gateway.durable.outcome import Outcome
 from gateway.errors.refusal import Refusal
+from gateway.generation.counting import count
 from gateway.generation.events import GenerationEvent
+from gateway.generation.generation import Generation, start_generation
+from gateway.generation.intent import Intent
+from gateway.http.endpoint import Call
 from gateway.wire.demands import not_enforced_header
 from gateway.wire.usage import credits_text
 from inference.types import Delta, FinishReason, Vector
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+QUESTION = "What is the capital of France?"
+"""Asked in the examples of the documentation."""
 
 _FAILURES = (FinishReason.CANCELLED, FinishReason.ERROR)
 
@@ -78,13 +86,30 @@ class Format(WholeFormat, Protocol):
         ...
 
 
+async def generate(call: Call[R], intent: Intent, told: Callable[[Generation, R], WholeFormat]) -> None:
+    """Answer `call` with a generation as it is told of the request; one whose intent is a stream as a `Format`."""
+    async with watching(call.scope, call.receive) as client:
+        generation = await start_generation(call.runtime, call.principal, intent, call.id)
+        if intent.stream:
+            await answer(generation, cast("Format", told(generation, call.request)), client, call.send, stream=True)
+        else:
+            await _answer_whole(generation, told(generation, call.request), client, call.send)
+
+
+async def answer_count(call: Call[Any], intent: Intent, told: Callable[[int], object]) -> None:
+    """Answer `call` with the number of tokens of a prompt where it would run; nothing runs or is charged."""
+    counted = await count(call.runtime, call.principal, intent, call.id)
+    headers = {**counted.headers, **not_enforced_header(intent.not_enforced)}
+    await send_json(call.send, 200, told(counted.prepared.prompt_tokens), headers)
+
+
 async def answer(generation: Answering, told: Format, client: watching, send: Send, *, stream: bool) -> None:
     """Answer with `generation`, streamed if `stream`; a client that disconnects stops it.
 
     A generation that failed is raised as a Refusal, unless its stream has begun: then the stream ends with the error.
     """
     if not stream:
-        await answer_whole(generation, told, client, send)
+        await _answer_whole(generation, told, client, send)
         return
     client.stops(generation.client_left)
     if generation.ended_at_once is not None:
@@ -102,7 +127,7 @@ async def answer(generation: Answering, told: Format, client: watching, send: Se
         await body.finish(told.closing(outcome))
 
 
-async def answer_whole(generation: Answering, told: WholeFormat, client: watching, send: Send) -> None:
+async def _answer_whole(generation: Answering, told: WholeFormat, client: watching, send: Send) -> None:
     """Answer with `generation` once it has ended, or raise the Refusal that it failed with."""
     client.stops(generation.client_left)
     async with aclosing(generation.events()) as events:

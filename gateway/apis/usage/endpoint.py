@@ -5,36 +5,32 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
-from base.http.asgi import Receive, Scope, Send, send_json
 from base.ids import request_id_in
 from base.units import format_credits
 from billing.models import Hold, UsageRecord
 from billing.selectors.prices import bill_of
 from billing.selectors.usage import hold_of, record_of
 from gateway.errors.refusal import Refusal
-from gateway.http.access import principal_of
-from gateway.http.request import require_method, runtime_of
+from gateway.http.endpoint import Call, endpoint
 from gateway.wire.usage import BillLine, CompletionDetails, InputDetails, RequestUsage, ResponseUsage, credits_text
 
 
-async def usage(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with one request's usage; its id may have an answer's prefix (``chatcmpl-``, ``resp_``)."""
-    require_method(scope, "GET")
-    principal = await principal_of(scope)
-    given = scope["url_route"]["kwargs"]["request_id"]
-    request = request_id_in(given)
+@endpoint("GET", "/v1/usage/{id}", scope="usage.read", summary="Show a request's usage", gives=RequestUsage)
+async def usage_of_request(call: Call[None]) -> RequestUsage:
+    """What any request of the tenant used and cost, a cut stream included. The id is its `x-request-id`, or that of its
+    answer (`chatcmpl-…`, `resp_…`).
+    """
+    request, principal = request_id_in(call.named), call.principal
     found = None
     if request is not None:
-        read = partial(usage_of_request, principal.tenant, principal.project, request)
-        found = await runtime_of(scope).threads.run(read, owner=principal.tenant)
+        found = await call.in_database(partial(usage_of, principal.tenant, principal.project, request))
     if found is None:
-        raise Refusal(
-            404, "usage_not_found", f"No request '{given[:100]}' of this project is known.", param="request_id"
-        )
-    await send_json(send, 200, found)
+        text = f"No request '{call.named[:100]}' of this project is known."
+        raise Refusal(404, "usage_not_found", text, param="request_id")
+    return found
 
 
-def usage_of_request(tenant: UUID, project: UUID, request: UUID) -> RequestUsage | None:
+def usage_of(tenant: UUID, project: UUID, request: UUID) -> RequestUsage | None:
     """Return the usage of the project's `request`: settled, or pending while its hold is open; None if there is none.
 
     The hold is read first, so that a request settled between the two queries is found settled.

@@ -12,11 +12,17 @@ from drf_spectacular.generators import SchemaGenerator
 from jsonschema import Draft202012Validator
 
 from control.api.data_plane import BASE, merged
-from control.api.endpoints import ENDPOINTS
+from gateway.apis.endpoints import ENDPOINTS
 from tests.gateway.apis.client import ask
 from tests.gateway.apis.conftest import app, world  # noqa: F401 - fixtures
 
 CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/completions"
+
+
+RUN_ALONE = [
+    one for one in ENDPOINTS if one.example and one.path not in {"/v1/batches", "/v1/adapters"}
+]  # they need a file
+MODELS = {"embeddings": "embedder", "rerank": "embedder", "score": "ranker", "classify": "sorter"}
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +46,12 @@ OF_HTTP = {"content-type", "content-length", "cache-control", "x-accel-buffering
 
 
 @pytest.mark.parametrize("status", [200, 400])
-@pytest.mark.parametrize("endpoint", ["chat/completions", "responses", "embeddings", "tokenize", "rerank", "classify"])
+@pytest.mark.parametrize("endpoint", RUN_ALONE, ids=lambda one: one.name)
 async def test_every_header_of_an_answer_is_documented(document, app, endpoint, status):  # noqa: F811 - a fixture
-    operation = document["paths"][f"/v1/{endpoint}"]["post"]
-    model = {"embeddings": "embedder", "rerank": "ranker", "classify": "sorter"}.get(endpoint, "small")
-    body = operation["requestBody"]["content"]["application/json"]["example"] | {"model": model}
+    operation = document["paths"][endpoint.path]["post"]
+    body = {**endpoint.example, "model": MODELS.get(endpoint.name, "small")}
     body |= {"colour": 1} if status == 400 else {}
-    answer = await ask(app, f"/v1/{endpoint}", body)
+    answer = await ask(app, endpoint.path, body)
     documented = operation["responses"]["200" if status == 200 else "default"]["headers"]
     assert answer.status == status
     assert {name.lower() for name in answer.headers} - OF_HTTP <= {name.lower() for name in documented}
@@ -86,22 +91,14 @@ def test_requests_fit_as_the_structs_decode_them(document, path, body, fits):
     assert validator(document, path).is_valid(body) is fits
 
 
-RUN_ALONE = [
-    one for one in ENDPOINTS if one.body and one.path not in {"/v1/batches", "/v1/adapters"}
-]  # they need a file
-
-
-@pytest.mark.parametrize("endpoint", RUN_ALONE, ids=lambda one: one.identifier)
+@pytest.mark.parametrize("endpoint", RUN_ALONE, ids=lambda one: one.name)
 async def test_examples_run_and_their_answers_fit(document, app, world, endpoint):  # noqa: F811
-    model = {"embeddings": "embedder", "rerank": "embedder", "score": "ranker", "classify": "sorter"}.get(
-        endpoint.identifier, "small"
-    )
-    body = {**endpoint.example, "model": model}
+    body = {**endpoint.example, "model": MODELS.get(endpoint.name, "small")}
     assert validator(document, endpoint.path).is_valid(body)
     answer = await ask(app, endpoint.path, body)
     assert answer.status == 200
     validator(document, endpoint.path, answer=True).validate(answer.json())
-    if "text/event-stream" in endpoint.answers and endpoint.path != RESPONSES:
+    if endpoint.streams and endpoint.path != RESPONSES:
         events = (await ask(app, endpoint.path, {**body, "stream": True})).events()
         check = validator(document, endpoint.path, answer=True, media="text/event-stream")
         for _, data in events[:-1]:
@@ -143,10 +140,10 @@ def test_the_commands_are_whole(document):
     from control.api.data_plane import curl
 
     for endpoint in ENDPOINTS:
-        operation = document["paths"][endpoint.path][endpoint.method]
-        command = curl(operation, endpoint.method, endpoint.path)
-        if endpoint.parameter:
+        method, path = endpoint.method.lower(), endpoint.shown_path
+        command = curl(document["paths"][path][method], method, path)
+        if "{" in path:
             assert not command
-        elif endpoint.body:
+        elif endpoint.example:
             assert json.loads(shlex.split(command)[-1]) == endpoint.example
     assert curl(document["paths"]["/api/v1/keys/"]["get"], "get", "/api/v1/keys/") == ""

@@ -14,9 +14,9 @@ from django.utils import timezone
 from base import storage
 from base.ids import uuid7
 from control.console.urls import urlpatterns
+from gateway.asgi import hints
 from gateway.batches.files.models import StoredFile
 from gateway.batches.models import Batch
-from gateway.http.routes import NEAR_THE_API
 
 pytestmark = pytest.mark.django_db
 Status = Batch.Status
@@ -48,7 +48,7 @@ def batch_of(settings, tmp_path):
 
 def test_no_page_has_an_address_that_is_taken_for_a_mistaken_one_of_the_api():
     """Such a request is answered before Django sees it."""
-    assert [str(page.pattern) for page in urlpatterns if re.match(NEAR_THE_API, str(page.pattern))] == []
+    assert [str(page.pattern) for page in urlpatterns if re.match(hints.near, str(page.pattern))] == []
 
 
 def file_of(party, content, filename="batch_output.jsonl"):

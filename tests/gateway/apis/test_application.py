@@ -6,13 +6,11 @@ import asyncio
 
 import openai
 import pytest
-from channels.routing import URLRouter
 
 from base.errors import DatabaseBusyError
 from gateway import lifespan as lifespan_module
 from gateway.errors.refusal import Refusal
 from gateway.http.guard import guarded
-from gateway.http.routes import path
 from inference.errors import OverloadedError
 from routing.errors import RoutingError
 from tests.gateway.apis.client import ask, assert_error
@@ -144,21 +142,13 @@ async def test_start_that_fails_is_told_to_the_server(monkeypatch):
     assert told == {"type": "lifespan.startup.failed", "message": "the home is in use by process 7"}
 
 
-async def test_error_has_the_shape_of_its_routes_api():
-    def plain(refusal, request_id):
-        return {"type": "error", "about": refusal.code, "request": str(request_id)}
-
-    async def refusing(scope, receive, send):
-        raise Refusal(402, "credit_balance_exhausted", "Nothing is left.")
-
-    guard = guarded(URLRouter([path("own", refusing, None, error_body=plain), path("theirs", refusing, None)]))
-    own = await ask(guard, "/own")
-    assert own.json() == {
-        "type": "error",
-        "about": "credit_balance_exhausted",
-        "request": own.headers["x-request-id"],
-    }
-    assert assert_error(await ask(guard, "/theirs"), 402, "credit_balance_exhausted")["type"] == "insufficient_quota"
+async def test_error_has_the_shape_of_its_routes_api(app):
+    own = await ask(app, "/v1/messages", method="PUT")
+    told = own.json()
+    assert (own.status, own.headers["allow"], told["type"]) == (405, "POST", "error")
+    assert told["error"]["details"]["error_code"] == "method_not_allowed"
+    error = assert_error(await ask(app, "/v1/files", method="PUT"), 405, "method_not_allowed")
+    assert error["message"] == "PUT is not allowed here: use POST, GET."
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from gateway.asgi import http_routes, websocket_routes
-from gateway.http.routes import path
+from gateway.http.endpoint import endpoint
 from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY, expanded
 from tests.gateway.apis.client import ask, assert_error
 
@@ -46,7 +46,7 @@ async def test_reading_and_writing_are_apart(app, world):
 
 def test_a_path_of_the_api_cannot_be_without_a_scope():
     with pytest.raises(ValueError, match="which scope"):
-        path("v1/forgotten", lambda *_: None, None)
+        endpoint("GET", "/v1/forgotten", scope="", summary="Forgotten")
 
 
 def test_websockets_ask_for_a_scope_too():

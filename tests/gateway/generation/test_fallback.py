@@ -12,6 +12,7 @@ from billing.rating import CardPrices
 from billing.writer.errors import WriterError
 from billing.writer.operations import Extend, Refused, Release, Repin, Reserve, Settle
 from gateway.apis.chat.endpoint import ChatFormat
+from gateway.apis.chat.wire import ChatRequest
 from gateway.apis.responses.endpoint import ResponseFormat
 from gateway.apis.responses.events import ResponseEvents
 from gateway.apis.responses.wire import ResponseRequest
@@ -290,7 +291,8 @@ async def test_whole_answer_names_the_model_that_served_it(kind, monkeypatch):
     stand = await make_two(target={"hang_at": 1})
     generation = await start(stand, stream=False)
     if kind == "chat":
-        told = ChatFormat(generation, with_usage=True)
+        messages = b'{"model": "auto", "messages": [{"role": "user", "content": "x"}]}'
+        told = ChatFormat(generation, decode(ChatRequest, messages))
     else:
         request = decode(ResponseRequest, b'{"model": "auto", "input": "x"}')
         told = ResponseFormat(ResponseEvents(request, generation, with_account=True))

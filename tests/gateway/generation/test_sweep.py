@@ -25,7 +25,7 @@ from billing.services import rollups
 from billing.writer.apply import apply_now
 from billing.writer.errors import WriterError
 from billing.writer.operations import Held, Release, Renew, Reserve, Settle
-from gateway.apis.usage.endpoint import usage_of_request
+from gateway.apis.usage.endpoint import usage_of
 from gateway.generation import sweep as sweep_module
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.sweep import Sweep
@@ -146,15 +146,15 @@ async def test_answer_in_one_piece_whose_gateway_was_lost_is_waived_at_once(benc
         bench.engine.options = replace(bench.engine.options, unreachable=True)
     else:
         bench.engine.record.entries[request.hex] = evidence
-    pending = await in_database(usage_of_request, world.tenant.id, world.project.id, request)
+    pending = await in_database(usage_of, world.tenant.id, world.project.id, request)
     assert (pending.status, pending.usage, pending.held_micro > 0) == ("pending", None, True)
-    assert await in_database(usage_of_request, world.tenant.id, uuid7(), request) is None  # another project's key
+    assert await in_database(usage_of, world.tenant.id, uuid7(), request) is None  # another project's key
     assert await bench.turn() == {"waived": 1}
     charged, [row] = await in_database(assert_books, world, records=1)
     assert (charged, row.exact, row.waived, row.output_tokens) == (0, True, True, 0)
-    shown = await in_database(usage_of_request, world.tenant.id, world.project.id, request)
+    shown = await in_database(usage_of, world.tenant.id, world.project.id, request)
     assert (shown.status, shown.waived, shown.usage.credits_micro) == ("settled", True, 0)
-    assert await in_database(usage_of_request, world.tenant.id, uuid7(), request) is None
+    assert await in_database(usage_of, world.tenant.id, uuid7(), request) is None
     for told in (pending, shown):  # they are what the OpenAPI document says
         assert msgspec.json.decode(msgspec.json.encode(told), type=RequestUsage) == told
 
@@ -307,7 +307,7 @@ async def test_estimate_is_corrected_when_the_worker_comes_back(bench, checkpoin
             pass
         rollup = UsageRollup.objects.get(tenant=world.tenant.id)
         assert (rollup.requests, rollup.charge, rollup.output_tokens) == (1, exact.charge, 7)
-        shown = usage_of_request(world.tenant.id, world.project.id, request)
+        shown = usage_of(world.tenant.id, world.project.id, request)
         assert (shown.revision, shown.is_exact, shown.usage.credits_micro) == (1, True, exact.charge)
 
     await in_database(check)

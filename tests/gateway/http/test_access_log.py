@@ -14,7 +14,6 @@ from gateway.errors.refusal import Refusal
 from gateway.http import guard
 from gateway.http.access import note_caller, principal_of
 from gateway.http.routes import Route
-from tenancy.services.scopes import MODELS
 from tests.gateway.world import in_database
 from tests.parties import make_party
 
@@ -80,7 +79,7 @@ async def test_a_key_of_the_data_plane_is_recognised_before_its_scopes_are_judge
         async def by_key(self, key, network):
             return SimpleNamespace(tenant="t", api_key="k", scopes=frozenset(), networks=())
 
-    exchange = SimpleNamespace(caller={}, route=Route("/v1/models", MODELS))
+    exchange = SimpleNamespace(caller={}, route=Route("/v1/models", "models.read"))
     runtime = SimpleNamespace(principals=Principals())
     headers = [(b"authorization", b"Bearer sk-sluice-x")]
     with pytest.raises(Refusal) as refused:
