@@ -20,7 +20,10 @@ from billing.limits.types import RateStore
 from billing.services.holds import end_leases_of_earlier_owners
 from billing.writer import open_writer
 from fleet.nodes import note_seen
+from gateway.apis.batches.running import Lines
+from gateway.apis.endpoints import POSTS
 from gateway.apis.responses.runs import cancel_as_asked
+from gateway.batches.driver import Driver
 from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.durable import answers
 from gateway.generation.leases import Leases
@@ -63,6 +66,8 @@ async def open_runtime() -> Runtime:
         stack.callback(threads.close)
         own_threads = DatabaseThreads(2)  # the gateway's own reads must not wait behind clients'
         stack.callback(own_threads.close)
+        batch_threads = DatabaseThreads(1)
+        stack.callback(batch_threads.close)
         if settings.SLUICE_EMBEDDED:
             await threads.run(lambda: end_leases_of_earlier_owners(incarnation))
             await threads.run(lambda: answers.end_leases_of_earlier_owners(incarnation))
@@ -104,14 +109,16 @@ async def open_runtime() -> Runtime:
         stack.push_async_callback(runtime.principals.write_last_used)
         stack.push_async_callback(runtime.refusals.write)
         metrics.gauges.follow({"sluice_database_calls": lambda: threads.calls + own_threads.calls, **_pool_sources()})
-        for loop in _loops(runtime, lock, poller):
+        for loop in _loops(runtime, lock, poller, batch_threads):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)
     log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
     return runtime
 
 
-def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Callable[[], Coroutine[Any, Any, None]]]:
+def _loops(
+    runtime: Runtime, lock: GatewayLock, poller: EpochPoller, batch_threads: DatabaseThreads
+) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Return what runs beside requests until the runtime is closed."""
     metrics, engines, threads = runtime.metrics, runtime.engines, runtime.own_threads
     leases = Leases(runtime.live, runtime.writer, runtime.incarnation, runtime.closings)
@@ -123,6 +130,10 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
         lease=SWEEP_LEASE,
         share=lambda: (lock.rank, lock.gateways),
     )
+
+    lines = Lines(runtime, POSTS)
+    most = settings.SLUICE_BATCH_CONCURRENCY
+    batches = Driver(lines.ask, batch_threads, most, rests=lambda: runtime.is_draining or not runtime.has_lock)
 
     async def swept() -> None:
         metrics.holds_swept(await sweep.turn())
@@ -151,6 +162,7 @@ def _loops(runtime: Runtime, lock: GatewayLock, poller: EpochPoller) -> list[Cal
         lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
         lambda: _each(EXAMPLES_INTERVAL, lambda: runtime.examples.read(runtime.snapshot.catalogue), "examples"),
         lambda: _each(CANCEL_INTERVAL, lambda: cancel_as_asked(runtime), "cancel_responses"),
+        batches.keep,
     ]
 
 

@@ -186,7 +186,6 @@ SLUICE_BATCH_CONCURRENCY = env.whole("SLUICE_BATCH_CONCURRENCY", 8, most=256)
 SLUICE_MAX_OUTPUT_BYTES = env.whole("SLUICE_MAX_OUTPUT_BYTES", 1024**3)
 SLUICE_MOST_BATCHES = env.whole("SLUICE_MOST_BATCHES", 50)
 # Where the jobs reach a gateway, if not where this home's own listens, or at the base URL.
-SLUICE_GATEWAY_URL = env.address("SLUICE_GATEWAY_URL", "")
 
 # How many bytes the answers that are kept for one tenant under idempotency keys may take in the database.
 SLUICE_MOST_KEPT_BYTES = env.whole("SLUICE_MOST_KEPT_BYTES", 1024**3)

@@ -56,3 +56,5 @@ ENDPOINTS = (
     adapters_delete,
     usage_of_request,
 )
+POSTS = {one.path: one for one in ENDPOINTS if one.method == "POST"}
+"""Those that a batch may name, among others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.batches.models import Batch, BatchLine
-from gateway.batches.sending import Reply, UnknownError
+from gateway.batches.outcomes import Reply, UnknownError
 from gateway.durable import answers
 from gateway.durable.room import LINE
 from gateway.errors.refusal import Refusal

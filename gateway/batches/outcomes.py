@@ -13,8 +13,6 @@ from django.db.models import F
 
 from gateway.batches.models import BatchLine
 from gateway.batches.results import LineError, LineResponse, result_of
-from gateway.batches.sending import NotSentError, Reply, UnknownError
-from gateway.runtime.batch_lines import OVER
 
 MOST_ATTEMPTS = 8
 """Tries of a line that may have run, or in which a gateway or an engine failed; being too busy doesn't count."""
@@ -27,7 +25,6 @@ _AGAIN = frozenset({408, 425, 429})
 _BUSY_CODES = frozenset(
     {
         "access_changed",  # while the line waited for a place: the next time it is judged by what holds then
-        "batch_credential_invalid",  # the jobs' secret isn't this gateway's, or their clocks are minutes apart
         "catalogue_unavailable",
         "database_unavailable",
         "engine_draining",
@@ -43,6 +40,28 @@ _BUSY_CODES = frozenset(
     }
 )
 _State = BatchLine.State
+
+
+OVER = "batch_over"
+"""The code of the answer to a line that didn't run before the end of its batch, and won't any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a line was answered."""
+
+    status: int
+    request_id: str
+    retry_after: float | None
+    body: bytes
+
+
+class NotSentError(Exception):
+    """Nothing of the request ran."""
+
+
+class UnknownError(Exception):
+    """Nobody knows what became of the request: ask again, it runs once."""
 
 
 class InputError(Exception):

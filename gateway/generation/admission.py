@@ -82,8 +82,8 @@ async def _admit(
     check_dimensions(engine, intent)
     price = priced(placement, prepared)
     reserve = reserve_of(request_id, runtime.incarnation, placement, price)
-    # A line that waited for a lease would keep those of other tenants from beginning: the jobs send it again.
-    until = runtime.gate.waits_until(arrived_at) if principal.line is None else arrived_at
+    # A line that waited for a lease would keep those of other tenants from beginning: it is sent again.
+    until = runtime.gate.waits_until(arrived_at) if principal.batch is None else arrived_at
     await limits.take(reserve.amount, since=arrived_at, until=until)
     lease_from = asyncio.get_running_loop().time()
     with tracing.span("hold"):
@@ -122,7 +122,7 @@ def request_of(principal: Principal, intent: Intent, identifier: str) -> Generat
     return GenerationRequest(
         id=identifier,
         # What waits for everybody else's waits apart, since a queue has one band. A batch's lines wait so in any case.
-        tenant=f"{principal.queue}:flex" if is_flex and principal.line is None else principal.queue,
+        tenant=f"{principal.queue}:flex" if is_flex and principal.batch is None else principal.queue,
         domain=tenant,
         kind=intent.kind,
         weight=principal.weight,

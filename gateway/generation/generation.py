@@ -68,7 +68,7 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     with tracing.span("admission"):
         await runtime.gate.enter(principal, intent.size)
         try:
-            if principal.line is None:
+            if principal.batch is None:
                 runtime.pace.other_came()
                 admitted = await admit(runtime, principal, intent, request_id, arrived_at)
             else:

@@ -9,7 +9,7 @@ import msgspec
 from billing.limits.types import BucketState, Decision, Lease, Limited, RateStore, Take, Taken
 from gateway.concurrency.turns import Turns, lease_in_turn
 from gateway.errors.faults import refusal_of_limit
-from gateway.runtime.principal import Principal
+from gateway.runtime.principal import BATCHES, Principal
 
 LEASE_US = 30_000_000
 
@@ -17,7 +17,7 @@ LEASE_US = 30_000_000
 class Limits:
     """The rate buckets and the concurrency leases of one request: its tenant's and, where it has some, its key's.
 
-    Lines of batches have leases of their own, and no buckets.
+    Batches have leases of their own, and no buckets.
     """
 
     def __init__(self, store: RateStore, turns: Turns, principal: Principal, request_id: UUID) -> None:
@@ -29,7 +29,7 @@ class Limits:
         def lease(name: str, limit: int) -> Lease:
             return Lease(key=f"{{{principal.tenant}}}:{name}", limit=limit, holder=request_id.hex, ttl_us=LEASE_US)
 
-        self._lease = lease("concurrency" if principal.line is None else "batches", principal.concurrency)
+        self._lease = lease("concurrency" if principal.batch is None else BATCHES, principal.concurrency)
         self._key_lease: Lease | None = None
         if principal.key_concurrency is not None:
             self._key_lease = lease(f"key_concurrency:{principal.api_key}", principal.key_concurrency)

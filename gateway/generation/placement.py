@@ -12,7 +12,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from billing.rating import CardPrices, batch_multiplier
+from billing.rating import CardPrices
 from gateway.errors.faults import refusal_of_engine, refusal_of_key, refusal_of_route
 from gateway.errors.refusal import Refusal
 from gateway.generation.estimates import estimate
@@ -177,8 +177,8 @@ class Placement:
         if self._guidance is not None:
             # How many labels, and not which: they are the client's words, and the decision is kept.
             told["held_to"] = len(self._guidance.choices) or self._guidance.kind.value
-        if self.principal.line is not None:
-            told["batch"] = f"batch_{self.principal.line.batch.hex}"
+        if self.principal.batch is not None:
+            told["batch"] = f"batch_{self.principal.batch.hex}"
         if self.attempts:
             serves = [] if self._has_failed else [self._told("")]
             told["attempts"] = self.attempts + serves
@@ -337,11 +337,8 @@ class Placement:
         card = None if entry is None else self._snapshot.prices.get(entry.rate_card)
         if card is None:
             return None
-        principal, intent = self.principal, self.intent
-        multiplier = (
-            principal.multiplier_bp if principal.line is None else batch_multiplier(principal.multiplier_bp, card)
-        )
-        return estimate(card, multiplier, tokens_of(self._query), intent.sampling.max_tokens)
+        most = self.intent.sampling.max_tokens
+        return estimate(card, self.principal.multiplier_at(card), tokens_of(self._query), most)
 
     def _prefix(self, model: str) -> Sequence[Digest]:
         found = self._prefixes.get(model)

@@ -15,7 +15,7 @@ import structlog
 from django.utils.crypto import salted_hmac
 
 from billing.limits.types import Waiting
-from billing.rating import CardPrices, batch_multiplier
+from billing.rating import CardPrices
 from billing.writer.errors import WriterError
 from billing.writer.operations import Answer, Held, Refused, Repin, Reserve, Stale
 from gateway.concurrency.turns import credit_key
@@ -57,7 +57,7 @@ def priced(placement: Placement, prepared: Prepared) -> Priced:
     info = flight.engine.info
     meter = Meter(
         card,
-        principal.multiplier_bp if principal.line is None else batch_multiplier(principal.multiplier_bp, card),
+        principal.multiplier_at(card),
         prompt_tokens=prepared.most_prompt,
         max_output=prepared.max_output,
         slice_tokens=principal.slice_tokens,

@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from django.conf import settings
-
 from base.http.asgi import Scope, header_of
 from gateway.errors.refusal import Refusal
 from gateway.http.bounds import client_network
 from gateway.http.request import runtime_of
-from gateway.runtime.batch_lines import PREFIX, line_in
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from routing.own_models import OwnTerms
@@ -37,24 +34,10 @@ async def principal_of(scope: Scope) -> Principal:
     token = bearer_of(scope)
     if not token:
         raise missing_key()
-    if token.startswith(PREFIX):
-        principal = await _principal_of_line(scope, token)
-    else:
-        principal = await runtime_of(scope).principals.by_key(token, client_network(address_of(scope)))
+    principal = await runtime_of(scope).principals.by_key(token, client_network(address_of(scope)))
     note_caller(scope, tenant=principal.tenant, key=principal.api_key)
     require_use(principal, needed_scope(scope), address_of(scope))
     return principal
-
-
-async def _principal_of_line(scope: Scope, credential: str) -> Principal:
-    """The principal behind a line of a batch that the jobs sent: the key that made the batch, if it still may."""
-    found = line_in(credential)
-    if found is None:
-        text = "This is no line of a batch, or it was sent too long ago."
-        raise Refusal(401, "batch_credential_invalid", text, headers={"retry-after": "30"})
-    key, line = found
-    principal = await runtime_of(scope).principals.by_id(key)
-    return principal.as_line(line, settings.SLUICE_BATCH_CONCURRENCY)
 
 
 def note_caller(

@@ -113,7 +113,10 @@ class Endpoint:
         return _VARIABLE.sub(r"{\1}", self.path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        principal = await principal_of(scope)
+        await self.answer(await principal_of(scope), scope, receive, send)
+
+    async def answer(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request of that caller, who may make it."""
         request = None
         if self.takes is not None and self.method == "POST":
             request = decode(self.takes, await read_body(scope, receive, principal.tenant))

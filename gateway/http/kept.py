@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
 from contextlib import aclosing
 
-from base.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes, send_json
+from base.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes
 from base.http.disconnect import watching
 from base.http.sse import EventStream, event
 from billing.limits.headers import rate_headers
@@ -17,12 +17,10 @@ from billing.limits.types import BucketState, Take, Taken
 from gateway.durable.answers import Claim
 from gateway.durable.log import Batch, EventLog
 from gateway.durable.replays import Answer, KeptRequest
-from gateway.durable.room import LINE
 from gateway.errors.faults import READER_TOO_SLOW, refusal_of_limit
 from gateway.errors.refusal import Refusal
 from gateway.http.access import principal_of
 from gateway.http.request import read_body, request_id_of, runtime_of
-from gateway.runtime.batch_lines import OVER
 from gateway.runtime.principal import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.wire.common import TASK_HEADER
@@ -56,26 +54,12 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     after = last_event_of(scope)
     principal = await principal_of(scope)
     body = await read_body(scope, receive, principal.tenant)
-    name = name_of(principal, key)
-    grace: float | None = principal.resume_s
-    models = principal.key_models
-    if principal.line is not None:
-        # Whoever took it over asks for its answer, however late and whatever its key is for by then: it is paid for.
-        name, grace, models = f"{LINE}{principal.line.id.hex}", None, frozenset()
-        endpoint = _not_run if principal.line.is_over else endpoint
-    asked = Claim(principal.tenant, name, digest_of(scope, body, models))
-    if principal.line is None:
-        await runtime_of(scope).replays.require_room(asked)
+    asked = Claim(principal.tenant, name_of(principal, key), digest_of(scope, body, principal.key_models))
+    await runtime_of(scope).replays.require_room(asked)
     async with watching(scope, receive) as client:
-        request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=grace)
+        request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=principal.resume_s)
         answer = await runtime_of(scope).replays.answer(request)
         await write_answer(answer, scope, principal, client, send, after=after)
-
-
-async def _not_run(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer in the place of a line of a batch that is over: it is kept, so that the line can't run later either."""
-    refusal = Refusal(410, OVER, "The batch ended before this line ran.", should_retry=False)
-    await send_json(send, refusal.status, scope["exchange"].route.error_body(refusal, request_id_of(scope)))
 
 
 async def write_answer(

@@ -7,6 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from billing.limits.types import Bucket
+from billing.rating import CardPrices, batch_multiplier
 from gateway.runtime.epoch import Stamp
 from routing.catalogue import ModelEntry
 from routing.own_models import NONE_OF_ITS_OWN, OwnTerms
@@ -16,23 +17,15 @@ NONE_OF_THE_PLAN = frozenset({""})
 FLEX_BAND = -(2**15) - 1  # below every plan's
 LOWEST_BAND = FLEX_BAND - 1
 """Below the priority of every plan."""
+BATCHES = "batches"
 _BATCH_WEIGHT = 100  # by what a plan's share of the engine is divided for batches, which lend their rows to all others
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a batch, as which a request was sent. When the batch `is_over` it may have run; it doesn't any more."""
-
-    id: UUID
-    batch: UUID
-    is_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
     """A tenant's project with the terms of its plan. `api_key` is None for a signed-in user, then `user` is set.
 
-    `stamp` was current before it was read. `line` is set where the request is one of a batch.
+    `stamp` was current before it was read. `batch` is set where its requests are a batch's lines.
     """
 
     tenant: UUID
@@ -56,7 +49,7 @@ class Principal:
     request_bucket: Bucket
     credit_bucket: Bucket
     stamp: Stamp = field(compare=False)
-    line: Line | None = None
+    batch: UUID | None = None
     key_models: frozenset[str] = frozenset()  # what the key itself is for, of `allowed_models`; empty means all
     networks: tuple[Network, ...] = ()  # where it may come from; empty means from everywhere
     key_request_bucket: Bucket | None = None
@@ -68,7 +61,7 @@ class Principal:
     """The name under which its requests wait and are counted: a tenant's batches apart from all else of it."""
 
     def __post_init__(self) -> None:
-        queue = str(self.tenant) if self.line is None else f"{self.tenant}:batches"
+        queue = str(self.tenant) if self.batch is None else f"{self.tenant}:{BATCHES}"
         object.__setattr__(self, "queue", queue)  # once for a key, not several times for each of its requests
 
     def may_use(self, model: ModelEntry) -> bool:
@@ -80,8 +73,8 @@ class Principal:
 
     @property
     def request_buckets(self) -> tuple[Bucket, ...]:
-        """The buckets of which a request takes one: the tenant's and, if it has one, the key's; a batch's line none."""
-        if self.line is not None:
+        """The buckets of which a request takes one: the tenant's and, if it has one, the key's; for a batch none."""
+        if self.batch is not None:
             return ()
         if self.key_request_bucket is None:
             return (self.request_bucket,)
@@ -90,24 +83,28 @@ class Principal:
     @property
     def credit_buckets(self) -> tuple[Bucket, ...]:
         """The buckets of which a request takes its credits, likewise."""
-        if self.line is not None:
+        if self.batch is not None:
             return ()
         if self.key_credit_bucket is None:
             return (self.credit_bucket,)
         return self.credit_bucket, self.key_credit_bucket
+
+    def multiplier_at(self, card: CardPrices) -> int:
+        """The multiplier of the prices of `card`, in basis points: a batch's is lower."""
+        return self.multiplier_bp if self.batch is None else batch_multiplier(self.multiplier_bp, card)
 
     @property
     def most_at_once(self) -> int:
         """The µcr that a request may take at once."""
         return min(bucket.burst for bucket in (self.credit_bucket, *self.credit_buckets))
 
-    def as_line(self, line: Line, concurrency: int) -> Principal:
-        """Return who sends a line of its batch: with the key's rights, behind everybody's other requests.
+    def for_batch(self, batch: UUID, concurrency: int) -> Principal:
+        """Return who sends the lines of a batch: with the key's rights, behind everybody's other requests.
 
-        Where it may come from was asked when the batch was made: lines come from the jobs.
+        Where it may come from was asked when the batch was made.
         """
         weight = max(1, self.weight // _BATCH_WEIGHT)
-        own = replace(self, line=line, networks=(), concurrency=concurrency, key_concurrency=None)
+        own = replace(self, batch=batch, networks=(), concurrency=concurrency, key_concurrency=None)
         return replace(own, weight=weight, priority=LOWEST_BAND)
 
 

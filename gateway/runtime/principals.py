@@ -128,7 +128,7 @@ class Principals:
             else:
                 assert user is not None, "a principal has a key or a user"
                 now = await self._resolve((user, project), lambda: load_by_session(user, project))
-            if _authority(now.as_line(principal.line, 0) if principal.line else now) != _authority(principal):
+            if _authority(now.for_batch(principal.batch, 0) if principal.batch else now) != _authority(principal):
                 raise access_changed()
         _check_expiry(principal)
 

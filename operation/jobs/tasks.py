@@ -16,7 +16,6 @@ from billing.jobs import Job, sweep_job
 from billing.services.reconciliation import reconcile_if_due
 from fleet import adapter_files
 from gateway.apis.responses.rows import losses
-from gateway.batches.driver import Driver
 from gateway.batches.files import services as files
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
@@ -44,7 +43,6 @@ def jobs() -> tuple[Job, ...]:
         _files(),
         Job("gateway.adapters", lambda: adapter_files.sweep(clock.now(), limit=20) > 0, every_s=300),
         Job("gateway.batch_input", take_in, every_s=1),
-        Job("gateway.batch_lines", Driver().step, every_s=1),
         Job("gateway.batch_output", finish, every_s=1),
     )
 

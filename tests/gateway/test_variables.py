@@ -33,7 +33,6 @@ TRIED = {
     "SLUICE_CORS_ORIGINS": "https://a.example, https://b.example",
     "SLUICE_FILES_STORAGE": "storages.backends.s3.S3Storage",
     "SLUICE_FILES_OPTIONS": '{"bucket_name": "sluice"}',
-    "SLUICE_GATEWAY_URL": "http://gateway.example:8000",
     "SLUICE_AUDIT_DAYS": "400",
     "DATABASE_URL": "postgresql://user:password@host:5432/name",
     "REDIS_URL": "redis://host:6379/0",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from unittest.mock import patch
 from uuid import UUID
 
 from django.db import connections
@@ -15,6 +16,7 @@ from django.utils import timezone
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Plan, RateCard, UsageRecord, Wallet
 from billing.services import cards, credits, plans, wallets
 from billing.services.plans import TERMS
+from gateway.batches.driver import Driver
 from gateway.bootstrap import open_runtime
 from inference.clients.fake import FakeEngine
 from routing.services.catalogue import add_model
@@ -79,13 +81,19 @@ def _make_tenant(credit, terms):
 
 
 @asynccontextmanager
-async def opened(home):
-    """Open a real runtime over the test database, and close it."""
-    runtime = await open_runtime()
+async def opened(home, *, runs_lines=False):
+    """Open a real runtime over the test database, and close it. It runs no lines of batches, unless it says so."""
+    with nullcontext() if runs_lines else patch.object(Driver, "keep", resting):
+        runtime = await open_runtime()
     try:
         yield runtime
     finally:
         await runtime.close()
+
+
+async def resting(_):
+    """Do nothing, until cancelled."""
+    await asyncio.Event().wait()
 
 
 async def principal_of(runtime, world):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -13,7 +11,6 @@ from django.db import transaction
 from billing.models import UsageRecord
 from billing.services import plans
 from fleet.adapters import add_adapter_folder, remove_adapter
-from gateway.batches.driver import Driver
 from routing.models import PublicModel, RouteRule, RouteTarget
 from tenancy.models import Project
 from tenancy.services import keys
@@ -21,9 +18,9 @@ from tenancy.services.restrictions import Restrictions
 from tests.fleet.adapters.files import save, tensors
 from tests.gateway.apis.client import ask, assert_error
 from tests.gateway.apis.files.test_files import TYPE, form
-from tests.gateway.apis.server import serving, with_runtime
+from tests.gateway.apis.server import with_runtime
 from tests.gateway.apis.websocket.socket import Socket
-from tests.gateway.batches.conftest import Desk, chat_line, run
+from tests.gateway.batches.conftest import Desk, chat_line, run_jobs
 from tests.gateway.world import engine_of, in_database, make_world, opened, settled
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -211,15 +208,13 @@ async def test_a_line_of_a_batch_runs_with_ones_own_and_with_no_other(two, tmp_p
             RouteTarget.objects.create(rule=made, model=PublicModel.objects.get(name=name), is_fallback=is_fallback)
 
     await in_database(rule)
-    async with opened(tmp_path) as runtime, serving(with_runtime(runtime)) as address:
-        settings.SLUICE_GATEWAY_URL = f"http://{address}"
+    async with opened(tmp_path) as runtime:
         two.take(runtime)
         desk = Desk(two.mine)
         names = (two.name(two.mine), two.name(two.theirs), "nobody-of-all/own", "auto")
         lines = [chat_line(number, body={"model": name}) for number, name in enumerate(names)]
         batch = await in_database(desk.begin, lines)
-        with closing(Driver(slots=4)) as driver:
-            await asyncio.to_thread(run, driver)
+        await run_jobs(runtime)
         answers, errors = await in_database(desk.results, batch)
         assert [(one["custom_id"], one["response"]["body"]["model"]) for one in answers] == [
             ("c0", names[0]),

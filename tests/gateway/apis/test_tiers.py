@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from gateway.generation.admission import request_of
-from gateway.runtime.principal import LOWEST_BAND, Line
+from gateway.runtime.principal import LOWEST_BAND
 from tests.gateway.apis.client import ask
 
 HI = [{"role": "user", "content": "Hi"}]
@@ -50,6 +50,6 @@ async def test_a_tier_is_a_place_in_the_queue(app, world):
 
 async def test_lines_of_batches_stay_behind_all_others(app, world):
     await sent(app, world, service_tier="flex")
-    line = world.principal().as_line(Line(UUID(int=1), UUID(int=2)), 4)
+    line = world.principal().for_batch(UUID(int=2), 4)
     request = request_of(line, world.intent, "id")
     assert (request.band, request.tenant) == (LOWEST_BAND, line.queue)

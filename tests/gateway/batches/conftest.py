@@ -1,18 +1,19 @@
-"""A gateway over the test database with a fake engine, a real server, and the jobs that run batches."""
+"""A gateway over the test database with a fake engine, a real server, and what runs batches."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, contextmanager, nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
-from django.db import connections
 
 from base import storage
+from base.database.threads import DatabaseThreads
 from billing.models import UsageRecord
+from gateway.apis.batches.running import Lines
+from gateway.apis.endpoints import POSTS
 from gateway.batches.driver import Driver
 from gateway.batches.files.models import StoredFile
 from gateway.batches.files.services import begin_file, finish_file
@@ -80,17 +81,10 @@ class Desk:
         return UsageRecord.objects.filter(charge__gt=0).count()
 
 
-def run(driver):
-    """Do all that is due with the jobs' order, as `manage.py jobs --once` does."""
-    try:
-        while take_in():
-            pass
-        while driver.step():
-            pass
-        while finish():
-            pass
-    finally:
-        connections.close_all()
+def exhaust(work):
+    """Do what is due of a job."""
+    while work():
+        pass
 
 
 @pytest.fixture
@@ -109,11 +103,13 @@ def desk(transactional_db, place):
 
 
 @asynccontextmanager
-async def stage(place, settings, **options):
-    """A world, its runtime and server, a desk, and the address at which the jobs find it."""
+async def stage(place, settings, *, runs_lines=False, **options):
+    """A world, its runtime and server, and a desk."""
     world = await in_database(make_world, **{"echo": True, **options})
-    async with opened(place) as runtime, serving(with_runtime(runtime)) as address:
-        settings.SLUICE_GATEWAY_URL = f"http://{address}"
+    async with (
+        opened(place, runs_lines=runs_lines) as runtime,
+        serving(with_runtime(runtime)) as address,
+    ):
 
         def client():
             return sdk(world.secret, address)
@@ -122,10 +118,22 @@ async def stage(place, settings, **options):
         await settled(runtime)
 
 
-async def run_jobs(driver=None):
-    """Do all that is due, away from the loop that the gateway runs on."""
-    with closing(driver or Driver(slots=4)) as it:
-        await asyncio.to_thread(run, it)
+@contextmanager
+def driving(runtime, slots=4):
+    """Yield a driver of the gateway's lines that is stepped by hand."""
+    with closing(DatabaseThreads(1)) as threads:
+        driver = Driver(Lines(runtime, POSTS).ask, threads, slots, rests=lambda: runtime.is_draining)
+        with closing(driver):
+            yield driver
+
+
+async def run_jobs(runtime, driver=None):
+    """Do all that is due: files are read, lines run, files are written."""
+    await in_database(exhaust, take_in)
+    with driving(runtime) if driver is None else nullcontext(driver) as it:
+        while await it.step():
+            pass
+    await in_database(exhaust, finish)
 
 
 def make_due():

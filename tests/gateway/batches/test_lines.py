@@ -14,7 +14,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.admission import request_of
 from gateway.generation.generation import start_generation
 from gateway.http.access import require_use
-from gateway.runtime.principal import LOWEST_BAND, Line
+from gateway.runtime.principal import LOWEST_BAND
 from tenancy.services.networks import parsed_networks
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
 from tests.gateway.generation.test_fallback import make_two
@@ -24,7 +24,7 @@ TWO_THIRDS = CardPrices.build(uuid7(), 0, [(0, name, rate) for name, rate in CAR
 
 
 def line(stand, concurrency=2):
-    return stand.principal.as_line(Line(uuid7(), uuid7()), concurrency)
+    return stand.principal.for_batch(uuid7(), concurrency)
 
 
 async def start(stand, principal, **fields):
@@ -38,7 +38,7 @@ async def test_it_costs_the_cards_part_and_its_record_says_of_which_batch_it_was
     [reserve], [settle] = stand.writer.of(Reserve), stand.writer.of(Settle)
     assert reserve.multiplier_bp == 7_501
     assert outcome.charge == settle.charge == charge(settle.classes, HALF, 7_501)
-    assert reserve.facts["route"]["batch"] == f"batch_{principal.line.batch.hex}"
+    assert reserve.facts["route"]["batch"] == f"batch_{principal.batch.hex}"
     await collect(await start(stand, stand.principal))
     assert stand.writer.of(Reserve)[1].multiplier_bp == 15_001
     assert "batch" not in stand.writer.of(Reserve)[1].facts["route"]
@@ -107,7 +107,7 @@ async def test_a_key_with_a_list_of_addresses_made_its_batch_from_one_of_them():
     principal = replace(stand.principal, networks=parsed_networks(["10.0.0.0/8"]), key_concurrency=1)
     with pytest.raises(Refusal, match="your address"):
         require_use(principal, "chat", "127.0.0.1")
-    require_use(principal.as_line(Line(uuid7(), uuid7()), 2), "chat", "127.0.0.1")
+    require_use(principal.for_batch(uuid7(), 2), "chat", "127.0.0.1")
 
 
 async def test_without_credit_it_is_refused_like_all_else():

@@ -10,8 +10,7 @@ import pytest
 from base.ids import uuid7
 from gateway.batches import outcomes
 from gateway.batches.models import BatchLine
-from gateway.batches.outcomes import InputError, outcome_of
-from gateway.batches.sending import NotSentError, Reply, UnknownError
+from gateway.batches.outcomes import InputError, NotSentError, Reply, UnknownError, outcome_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 State = BatchLine.State
@@ -44,7 +43,6 @@ def test_what_is_wrong_with_the_request_ends_it(status):
         (429, "rate_limit_exceeded"),
         (503, "engine_overloaded"),
         (503, "access_changed"),
-        (401, "batch_credential_invalid"),
     ],
 )
 def test_what_is_busy_is_asked_again_for_as_long_as_it_takes(status, code):
@@ -52,7 +50,7 @@ def test_what_is_busy_is_asked_again_for_as_long_as_it_takes(status, code):
     assert (outcome.state, outcome.attempts, waits(outcome)) == (State.WAITING, 999, 7.0)
 
 
-def test_a_gateway_that_cant_be_reached_is_asked_again():
+def test_what_wasnt_sent_is_asked_again():
     outcome = outcome_of(line(1000), NotSentError("refused"), NOW)
     assert (outcome.state, outcome.attempts) == (State.WAITING, 999)
 

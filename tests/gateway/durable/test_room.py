@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from uuid import UUID
 
@@ -12,7 +11,6 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from gateway.apis.responses.models import StoredResponse
-from gateway.batches.driver import Driver
 from gateway.durable import room
 from gateway.durable.answers import Claim, claim
 from gateway.durable.models import KeptAnswer
@@ -22,7 +20,7 @@ from tenancy.models import APIKey
 from tests.control.api.test_kept import make
 from tests.gateway.apis.client import assert_error
 from tests.gateway.apis.files.test_files import TYPE, form
-from tests.gateway.batches.conftest import chat_line, place, run, stage
+from tests.gateway.batches.conftest import chat_line, place, run_jobs, stage
 from tests.gateway.durable.conftest import chat
 from tests.gateway.world import assert_books, in_database
 
@@ -76,7 +74,7 @@ async def test_lines_of_batches_are_bounded_apart(tmp_path, settings, room_for):
     room_for(1)
     async with stage(tmp_path, settings) as bench:
         batch = await in_database(bench.desk.begin, [chat_line(1), chat_line(2)])
-        await asyncio.to_thread(run, Driver())
+        await run_jobs(bench.runtime)
         output, errors = await in_database(bench.desk.results, batch)
         assert (len(output), errors) == (2, [])
 

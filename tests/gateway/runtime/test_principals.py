@@ -24,7 +24,6 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
 from gateway.runtime import principals as principals_module
 from gateway.runtime.epoch import Epoch, Reading, read_epoch
-from gateway.runtime.principal import Line
 from gateway.runtime.principals import Principals, load_by_key, load_by_session
 from tenancy.models import APIKey, Membership, Project, Tenant, User
 from tenancy.services import keys, tenants
@@ -458,11 +457,11 @@ async def test_a_request_in_a_queue_ends_with_its_key(tmp_path, queue, how):
     ids=lambda terms: next(iter(terms)),
 )
 async def test_what_was_taken_from_a_key_while_a_request_waited_is_not_used_by_it(threads, terms):
-    """A line of a batch comes from the jobs, whatever the key's networks are."""
+    """A line of a batch is run by gateways, whatever the key's networks are."""
     world = await in_database(make_world)
     known, epoch = resolver(threads)
     principal = await known.by_key(world.secret)
-    line = principal.as_line(Line(uuid.uuid4(), uuid.uuid4()), 8)
+    line = principal.for_batch(uuid.uuid4(), 8)
     await in_database(APIKey.objects.unscoped().filter(id=world.key_id).update, **terms)
     epoch.publish(Reading(2), time.monotonic())
     changed = (503, "access_changed")

@@ -34,7 +34,6 @@ from billing.models import (
 from billing.services import credits
 from billing.writer.apply import apply_now
 from billing.writer.operations import Reserve, Settle
-from gateway.batches.driver import Driver
 from gateway.batches.files.models import StoredFile
 from gateway.batches.models import Batch
 from gateway.runtime.refusal_counts import RefusalCount
@@ -119,7 +118,6 @@ def test_a_task_shows_that_its_process_lives_and_stops_when_that_has_to_end(monk
 def due(terms, transactional_db, settings, monkeypatch, tmp_path):
     """Rows of every kind for which something is to be done."""
     rows_due.keep_here(settings, tmp_path)
-    monkeypatch.setattr(tasks, "Driver", lambda: Driver(rows_due.Answering))
     monkeypatch.setattr(django_mail, "outbox", [])
     settings.SLUICE_AUDIT_DAYS, settings.SLUICE_INVITATION_DAYS = 365, 60
     now = timezone.now()

@@ -10,23 +10,21 @@ from unittest.mock import Mock
 import pytest
 from django.core.management import call_command
 
-from gateway.batches.sending import gateway_address
-from gateway.runtime.address import announced
+from gateway.runtime.address import announced, running_address
 from operation.management.commands import gateway as command
 
 
 @pytest.fixture
 def addresses(settings, monkeypatch, tmp_path):
-    """Where lines of batches go, as it is while the gateway serves."""
+    """Where a gateway of the home is said to run, as it is while the gateway serves."""
     settings.SLUICE_HOME, settings.SLUICE_EMBEDDED = tmp_path, False
-    settings.SLUICE_BASE_URL, settings.SLUICE_GATEWAY_URL = "https://sluice.example.com", ""
     for name in ("gc", "signal", "configure_logs"):  # which would be changed for the tests' own process
         monkeypatch.setattr(command, name, Mock())
     monkeypatch.setattr(command, "database_problem", lambda: "")
     seen = []
 
     def run(sockets):
-        seen.append(gateway_address())
+        seen.append(running_address())
         for one in sockets:
             one.close()
 
@@ -39,11 +37,11 @@ def serve(listening):
     call_command("gateway", "--fd", str(os.dup(listening.fileno())))
 
 
-def test_jobs_find_a_gateway_on_a_socket_that_it_was_given(addresses):
+def test_commands_find_a_gateway_on_a_socket_that_it_was_given(addresses):
     with socket.create_server(("127.0.0.1", 0)) as listening:
         serve(listening)
         assert addresses == [f"http://127.0.0.1:{listening.getsockname()[1]}"]
-    assert gateway_address() == "https://sluice.example.com"
+    assert running_address() == ""
 
 
 def test_who_opened_the_socket_has_told_where_it_is(addresses):
@@ -51,4 +49,4 @@ def test_who_opened_the_socket_has_told_where_it_is(addresses):
         port = listening.getsockname()[1]
         with announced(f"http://127.0.0.1:{port}"):
             serve(listening)
-            assert gateway_address() == addresses[0] == f"http://127.0.0.1:{port}"
+            assert running_address() == addresses[0] == f"http://127.0.0.1:{port}"

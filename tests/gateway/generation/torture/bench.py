@@ -28,7 +28,7 @@ from gateway.generation.leases import Leases
 from gateway.runtime import breaker
 from gateway.runtime import runtime as runtime_module
 from gateway.runtime.epoch import EpochPoller
-from gateway.runtime.principal import Line, Principal
+from gateway.runtime.principal import Principal
 from inference.clients import fake
 from inference.clients.remote import engine as remote_engine
 from inference.clients.remote import run as remote_run
@@ -266,7 +266,7 @@ class Bench:
             principal: Principal = await self.runtime.principals.by_key(request.key.secret)
             request.multiplier_bp = request.card.multiplier(principal.multiplier_bp, is_batch=request.is_batch)
             if request.is_batch:
-                principal = principal.as_line(Line(uuid7(), uuid7()), 64)
+                principal = principal.for_batch(uuid7(), 64)
             request.generation = await start_generation(self.runtime, principal, intent, request.id)
             async for event in request.generation.events():
                 if isinstance(event, Outcome):
