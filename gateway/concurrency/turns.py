@@ -112,9 +112,9 @@ class Turns:
                 pass  # asked again above, or refused
 
 
-def credit_key(wallet: UUID) -> str:
-    """Return the key under which requests wait for credit that others of the wallet hold."""
-    return f"credit:{wallet}"
+def credit_key(wallet: UUID, budget: UUID | None = None) -> str:
+    """Return the key under which requests wait for what others of the wallet, or of its budget, hold."""
+    return f"credit:{wallet}" if budget is None else f"credit:{wallet}:{budget}"
 
 
 async def lease_in_turn(

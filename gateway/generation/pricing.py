@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -122,11 +123,20 @@ async def hold(
             return await runtime.writer.submit(reserve)
         return answer
 
-    def is_held(answer: Answer) -> bool:
-        return isinstance(answer, Refused) and answer.freed >= reserve.least
+    def is_held(answer: Answer, by_wallet: bool) -> bool:
+        return isinstance(answer, Refused) and answer.freed >= reserve.least and (answer.limit == "wallet") is by_wallet
+
+    take = partial(runtime.turns.take, since=since, until=until)
+
+    async def in_wallet(_: Waiting | None = None) -> Answer:
+        return await take(credit_key(reserve.wallet), ask, partial(is_held, by_wallet=True))
 
     try:
-        answer = await runtime.turns.take(credit_key(reserve.wallet), ask, is_held, since=since, until=until)
+        if reserve.budget is None:
+            answer = await in_wallet()
+        else:  # who waits for a key's budget keeps no other key's waiting
+            own = credit_key(reserve.wallet, reserve.budget)
+            answer = await take(own, in_wallet, partial(is_held, by_wallet=False))
     except WriterError as error:
         log.warning("reserve_failed", error=str(error))
         raise ledger_unavailable() from error

@@ -174,7 +174,10 @@ class Runtime:
     def left(self, generation: Running) -> None:
         """Renew the lease of `generation`'s hold no longer: the hold is closed, or left to the sweep."""
         self.live.pop(generation.id, None)
-        self.turns.wake(credit_key(generation.principal.wallet))
+        principal = generation.principal
+        self.turns.wake(credit_key(principal.wallet))
+        if principal.budget is not None:
+            self.turns.wake(credit_key(principal.wallet, principal.budget))
 
     def unsettled(self, operation: Settle | Release) -> None:
         """Keep what closes a hold and was not answered in time: the sweep asks for it again, the lease is kept."""

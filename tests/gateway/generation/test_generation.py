@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from base.ids import uuid7
 from billing.limits.types import Bucket, Lease, Taken
 from billing.rating import CardPrices, charge
+from billing.writer.budgets import BudgetRow
 from billing.writer.errors import WriterBusyError, WriterError
 from billing.writer.operations import Extend, Release, Reserve, Settle
 from gateway.concurrency.limiter import ConcurrencyLimiter
@@ -22,6 +24,7 @@ from gateway.generation.generation import start_generation
 from inference.messages import Message
 from inference.types import Delta, Finished, FinishReason, Kind, SamplingParams, Started, Usage, Vector
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
+from tests.waiting import until
 
 
 async def start(stand, intent=None, **fields):
@@ -857,3 +860,34 @@ async def test_a_prompt_is_measured_once(monkeypatch):
     await collect(await start_generation(stand.runtime, stand.principal, intent, uuid7()))
     await stand.settled()
     assert measured == list(intent.messages)
+
+
+async def test_who_waits_for_a_keys_budget_keeps_no_other_keys_waiting():
+    """They waited in one queue: a key that had lent out all that it may spend held up the whole tenant."""
+    stand = await make_stand(tokens=20, hang_at=1, terms={"concurrency": 8})
+    today = datetime.now(UTC).date()
+    limits = {"day_limit": None, "month_limit": None, "total_limit": 2_500}
+    row = BudgetRow(
+        uuid7(), stand.writer.wallet.id, **limits, held=0, day=today, day_spent=0, month=today.replace(day=1),
+        month_spent=0, total_spent=0,
+    )  # fmt: skip
+    stand.writer.budgets[row.id] = row
+    small = replace(stand.principal, budget=row.id)
+
+    def begin(principal):
+        return asyncio.create_task(start_generation(stand.runtime, principal, make_intent(max_tokens=20), uuid7()))
+
+    first = begin(small)
+    await stand.generation()
+    second = begin(small)
+    await until(lambda: stand.runtime.turns.waiting)
+    third = begin(stand.principal)
+    assert (await stand.generation(1)).principal is stand.principal
+    assert not second.done()
+    stand.runtime.generations[0].client_left()
+    assert (await stand.generation(2)).principal is small, "what the first gave back the second has"
+    for generation in stand.runtime.generations:
+        generation.client_left()
+    await asyncio.gather(first, second, third)
+    await stand.settled()
+    assert_clean(stand)

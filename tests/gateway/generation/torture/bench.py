@@ -284,15 +284,22 @@ class Bench:
                 waiting = [one for one in self.running if one.number not in self.scripts.waiting]
                 if not waiting or await may_wait(waiting):
                     return
-                self.runtime.turns.wake(f"credit:{waiting[0].customer.wallet}")
+                for key in self._queues_of(waiting[0].customer):
+                    self.runtime.turns.wake(key)
                 await asyncio.sleep(0)
 
     def _is_still(self, request: Asked) -> bool:
-        if request.is_over or request.number in self.scripts.waiting:
+        if request.is_over:
             return True
-        queue = self.runtime.turns._queues.get(f"credit:{request.customer.wallet}", [])
+        if request.number in self.scripts.waiting:
+            return not request.has_left  # it is about to end
+        queues = self.runtime.turns._queues
+        waiting = {one.since for key in self._queues_of(request.customer) for one in queues[key]}
         mine = [one for one in self.running if one.customer is request.customer and one.is_patient]
-        return request.is_patient and len(queue) == sum(one.number not in self.scripts.waiting for one in mine)
+        return request.is_patient and len(waiting) == sum(one.number not in self.scripts.waiting for one in mine)
+
+    def _queues_of(self, customer: Customer) -> list[str]:
+        return [key for key in self.runtime.turns._queues if key.startswith(f"credit:{customer.wallet}")]
 
 
 # -- what the database has at first -----------------------------------------------------------------------------------

@@ -173,7 +173,8 @@ def _check_budget(key: Key) -> None:
 
 def _check_sums(latest) -> None:
     """Once all usage is summed, hours and days have the sums of the records, each request once."""
-    assert not OutboxEvent.objects.exists()
+    left = list(OutboxEvent.objects.values())
+    assert left == [], left
     hours, days = Counter[tuple[Any, ...]](), Counter[tuple[Any, ...]]()
     for record in latest:
         begun = moment_of(record.request)
