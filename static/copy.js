@@ -1,4 +1,5 @@
-// A button with data-copy="selector" copies that element's text and says so.
+// A button with data-copy="selector" copies that element's text and says so. Loaded without `defer`, so that no button
+// is there before it works.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   if (!button) return;
