@@ -26,7 +26,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 SWEPT = ("settled", "released", "waived", "estimated", "waiting", "closed_by_another", "corrected")
 NOT_LET_IN = (
     *("missing_api_key", "invalid_api_key", "api_key_revoked", "api_key_expired"),
-    *("batch_credential_invalid", "not_signed_in", "operators_only", "password"),
+    *("not_signed_in", "operators_only", "password"),
 )
 SERVER_ERRORS = (500, 503)
 
