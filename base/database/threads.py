@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
@@ -15,6 +15,7 @@ from django.db import connections
 
 from base.database.bounded_connection import answered_within
 from base.errors import DatabaseBusyError
+from base.fair_queue import FairQueue
 
 MOST_WAITING = 256
 SHARE = 4  # a tenant or user may have one in so many of these places
@@ -30,12 +31,13 @@ class DatabaseThreads:
 
     At most `most` calls wait or run at once: thousands of guessed keys get errors instead of filling the gateway's
     memory and delaying other callers. At most a quarter of them are one tenant's or user's, where a call says whose it
-    is.
+    is; whose calls wait has them done in turn with the others'.
     """
 
     def __init__(self, size: int = 4, most: int = MOST_WAITING) -> None:
         self._executor = ThreadPoolExecutor(max_workers=size, thread_name_prefix="gateway-database")
         self._most = most
+        self._waiting: FairQueue[UUID | None, Callable[[], None]] = FairQueue()
         self._inside = 0
         self._by_owner: Counter[UUID] = Counter()
         self._mutex = threading.Lock()
@@ -57,10 +59,17 @@ class DatabaseThreads:
                     raise DatabaseBusyError("Too many of your requests wait for the database right now.")
                 self._by_owner[owner] += 1
             self._inside += 1
-        work = self._executor.submit(_with_connections_closed, function)
+            work: Future[T] = Future()
+            self._waiting.put(owner, partial(_do, function, work))
         # Not when the caller gives up: the call may still wait in the pool.
         work.add_done_callback(partial(self._leave, owner))
+        self._executor.submit(self._next)
         return await asyncio.wrap_future(work)
+
+    def _next(self) -> None:
+        with self._mutex:
+            call = self._waiting.get()
+        call()
 
     def _leave(self, owner: UUID | None, _: object) -> None:
         with self._mutex:
@@ -73,6 +82,16 @@ class DatabaseThreads:
     def close(self) -> None:
         """Wait for what runs and end the threads."""
         self._executor.shutdown(wait=True)
+
+
+def _do(function: Callable[[], T], work: Future[T]) -> None:
+    """Have `function` answer `work`, unless its caller has given up."""
+    if not work.set_running_or_notify_cancel():
+        return
+    try:
+        work.set_result(_with_connections_closed(function))
+    except BaseException as error:  # noqa: BLE001 - the caller's
+        work.set_exception(error)
 
 
 def _with_connections_closed(function: Callable[[], T]) -> T:

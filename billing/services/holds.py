@@ -10,9 +10,10 @@ from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
-from django.db.models.functions import Greatest, Least
+from django.db.models.functions import Greatest
 
 from base import clock
+from base.leases import ended
 from billing.models import Hold, Wallet
 from billing.services.wallets import lock
 
@@ -89,7 +90,7 @@ def end_leases_of_earlier_owners(current_owner: UUID) -> int:
     """
     now = clock.now()
     others = Hold.objects.filter(state=Hold.State.HELD, lease_until__gt=now).exclude(owner=current_owner)
-    return others.update(lease_until=Least("reserved_at", now))  # a clock that went back left holds of the future
+    return others.update(lease_until=ended("reserved_at", now))
 
 
 def end_restored_leases() -> int:

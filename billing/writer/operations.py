@@ -14,7 +14,9 @@ from uuid import UUID
 
 import msgspec
 
-LEASE_SECONDS = 30
+from base import leases
+
+LEASE_SECONDS = leases.SECONDS
 """How long the lease of a hold lasts after the hold was made or renewed, by the database's clock: until then no sweep
 takes it from its owner."""
 

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from base.ids import day_of, uuid7
+from base.leases import LEASE
 from billing.rating import CLASSES, FORMULA
 from billing.writer.changes import Changes
-from billing.writer.operations import LEASE_SECONDS, Settle
+from billing.writer.operations import Settle
 
 Row = tuple[Any, ...]
 Write = tuple[str, Row, list[Row]]
-
-LEASE = timedelta(seconds=LEASE_SECONDS)
 
 _encode = msgspec.json.Encoder().encode
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import BinaryIO
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from base import clock, storage
 from base.ids import uuid7
+from base.leases import LEASE, lease_end
 from gateway.batches import outcomes
 from gateway.batches.files.models import StoredFile
 from gateway.batches.kept import kept_reply
@@ -28,7 +29,6 @@ from gateway.batches.lines import read_line
 from gateway.batches.models import Batch, BatchLine
 from gateway.batches.outcomes import InputError, Outcome, Reply
 
-CLAIM = timedelta(seconds=30)
 RENEW_SECONDS = 8.0
 _NO_RIGHTS = frozenset({401, 403})  # of the batch's key, by now: what a line has run is charged all the same
 MOST_BYTES = 32 << 20
@@ -119,7 +119,7 @@ class Claims:
             self._renewed_at = time.monotonic()
             # By their ids: those whose answer couldn't be noted have our claim, too, and are to be asked for again.
             mine = BatchLine.objects.filter(id__in=list(self._mine), claim=self._claim, state=State.RUNNING)
-            mine.update(claimed_until=clock.now() + CLAIM)
+            mine.update(claimed_until=lease_end())
 
     def _look_for_ends(self) -> None:
         """Note which of the batches whose lines are claimed have been cancelled, or are over for another reason."""
@@ -179,7 +179,7 @@ class Claims:
             before[identifier] = state
         ids = list(before)
         lines.filter(free, id__in=ids).update(
-            state=State.RUNNING, claim=self._claim, claimed_until=now + CLAIM, attempts=F("attempts") + 1
+            state=State.RUNNING, claim=self._claim, claimed_until=now + LEASE, attempts=F("attempts") + 1
         )
         claimed = lines.filter(id__in=ids, claim=self._claim, state=State.RUNNING).order_by("number")
         return [(line, before[line.id] == State.RUNNING) for line in claimed]

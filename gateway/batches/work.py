@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 
 from base import clock
+from base.leases import is_free, lease_end
 from gateway.batches.models import Batch, BatchLine
 
-LEASE = timedelta(seconds=60)
 _REMOVED_AT_ONCE = 250
 
 
@@ -20,7 +20,7 @@ class LostError(Exception):
 
 
 class Work:
-    """A batch that this process works on, until `LEASE` after the last `renew`."""
+    """A batch that this process works on, until its lease ends after the last `renew`."""
 
     def __init__(self, batch: Batch, until: datetime) -> None:
         self.batch = batch
@@ -35,7 +35,7 @@ class Work:
         """Go on; raise LostError if another process has it, or if its status is none of these any more. What the same
         transaction does is done by one only.
         """
-        until = clock.now() + LEASE
+        until = lease_end()
         if not self.mine(*statuses).update(worked_until=until):
             raise LostError
         self._until = until
@@ -47,10 +47,9 @@ def work_on(batches: QuerySet[Batch]) -> Iterator[Work | None]:
 
     It is free again afterwards; where the work failed, at the end of its lease: until then others come before it.
     """
-    now = clock.now()
-    free = Q(worked_until=None) | Q(worked_until__lte=now)
+    free = is_free("worked_until", clock.now())
     for identifier in batches.filter(free).order_by("id").values_list("id", flat=True)[:10]:
-        until = clock.now() + LEASE
+        until = lease_end()
         # Whoever had it meanwhile may have done what it was found for.
         if batches.filter(free, id=identifier).update(worked_until=until):
             work = Work(Batch.objects.unscoped().get(id=identifier), until)

@@ -14,11 +14,10 @@ from uuid import UUID
 import msgspec
 from django.db import transaction
 from django.db.models import F, Q, QuerySet
-from django.db.models.functions import Least
 
 from base import clock
+from base.leases import LEASE, ended, is_free, lease_end
 from base.sealing import SealError, seal_bytes, unseal_bytes
-from billing.writer.operations import LEASE_SECONDS
 from gateway.durable.delivery import Closings
 from gateway.durable.log import Head
 from gateway.durable.models import KeptAnswer
@@ -26,7 +25,6 @@ from gateway.durable.room import ROOM
 from gateway.errors.refusal import Refusal
 
 KEPT_FOR = timedelta(hours=24)
-LEASE = timedelta(seconds=LEASE_SECONDS)
 _ERASED = (
     b'{"error":{"message":"This answer was deleted.","type":"invalid_request_error",'
     b'"param":null,"code":"response_not_found"}}'
@@ -87,14 +85,14 @@ def claim(asked: Claim, run: UUID, owner: UUID, kept_for: timedelta = KEPT_FOR) 
     if row.run == run:
         return Found(run, row.restarts, is_ours=True)
     is_over = row.expires_at <= now
-    is_free = is_over or (row.finished_at is None and row.owner is None)
-    if not is_free:
+    is_given_up = is_over or (row.finished_at is None and row.owner is None)
+    if not is_given_up:
         if bytes(row.digest) != asked.digest:
             return Found(row.run, row.restarts, is_other=True)
         if row.finished_at is not None or row.lease_until > now:
             return Found(row.run, row.restarts, is_stored=row.finished_at is not None)
     taken = KeptAnswer.objects.unscoped().filter(pk=row.pk, run=row.run, finished_at=row.finished_at)
-    taken = taken.filter(Q(owner=None) | Q(lease_until__lte=now) | Q(expires_at__lte=now))
+    taken = taken.filter(Q(owner=None) | is_free("lease_until", now) | Q(expires_at__lte=now))
     is_taken = taken.update(
         digest=asked.digest,
         run=run,
@@ -211,14 +209,14 @@ def to_cancel(owner: UUID) -> list[UUID]:
 def renew(owner: UUID, runs: Collection[UUID]) -> None:
     """Renew the leases of claims."""
     mine = KeptAnswer.objects.unscoped().filter(run__in=runs, owner=owner, finished_at=None)
-    mine.update(lease_until=clock.now() + LEASE)
+    mine.update(lease_until=lease_end())
 
 
 def end_leases_of_earlier_owners(owner: UUID) -> None:
     """End the leases of every claim that isn't `owner`'s: only for the holder of the one gateway's lock."""
     now = clock.now()
     others = KeptAnswer.objects.unscoped().filter(finished_at=None, lease_until__gt=now).exclude(owner=owner)
-    others.update(lease_until=Least("created_at", now))
+    others.update(lease_until=ended("created_at", now))
 
 
 def closings_of(run: UUID) -> Closings | None:

@@ -6,12 +6,13 @@ from uuid import UUID
 
 import msgspec
 
+from base import leases
 from billing.limits.types import BucketState, Decision, Lease, Limited, RateStore, Take, Taken
 from gateway.concurrency.turns import Turns, lease_in_turn
 from gateway.errors.faults import refusal_of_limit
 from gateway.runtime.principal import BATCHES, Principal
 
-LEASE_US = 30_000_000
+LEASE_US = leases.SECONDS * 1_000_000
 
 
 class Limits:

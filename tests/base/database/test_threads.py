@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -49,6 +50,22 @@ async def test_one_tenant_gets_a_quarter_of_the_places():
     go.set()
     assert all(await asyncio.gather(*waiting))
     assert await threads.run(lambda: 7, owner=greedy) == 7  # its places are free again
+    threads.close()
+
+
+async def test_tenants_that_wait_are_answered_in_turn():
+    threads, go, order = DatabaseThreads(1), threading.Event(), []
+    much, little = uuid7(), uuid7()
+    waiting = [asyncio.ensure_future(threads.run(lambda: go.wait(120)))]
+    calls = [*[(much, number) for number in range(3)], (little, 3), (None, 4)]
+    for owner, number in calls:
+        waiting.append(asyncio.ensure_future(threads.run(partial(order.append, number), owner=owner)))
+    await asyncio.sleep(0)
+    waiting[2].cancel()
+    await asyncio.gather(waiting[2], return_exceptions=True)
+    go.set()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert order == [0, 3, 4, 2]
     threads.close()
 
 

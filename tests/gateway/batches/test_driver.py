@@ -16,8 +16,8 @@ from django.db.models import F
 from base import clock, storage
 from base.database.threads import DatabaseThreads
 from base.ids import uuid7
+from base.leases import LEASE
 from gateway.batches import outcomes, results
-from gateway.batches.claims import CLAIM
 from gateway.batches.driver import Driver
 from gateway.batches.files.models import StoredFile
 from gateway.batches.files.services import delete_file, removal
@@ -215,10 +215,10 @@ def test_claims_are_renewed_while_lines_run(desk, gateways, driver):
     gateways.gate.clear()
     driver.step()
     driver.driver._claims._renewed_at = 0.0
-    BatchLine.objects.update(claimed_until=F("claimed_until") - CLAIM / 2)
+    BatchLine.objects.update(claimed_until=F("claimed_until") - LEASE / 2)
     driver.step()
     rest = BatchLine.objects.first().claimed_until - clock.now()
-    assert rest > CLAIM / 2
+    assert rest > LEASE / 2
     gateways.gate.set()
     drive(driver)
 

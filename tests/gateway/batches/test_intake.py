@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from base import clock, storage
+from base.leases import LEASE
 from gateway.batches import intake, lines
 from gateway.batches.files.models import StoredFile
 from gateway.batches.files.services import delete_file
@@ -16,7 +17,7 @@ from gateway.batches.intake import take_in
 from gateway.batches.models import Batch, BatchLine
 from gateway.batches.results import finish
 from gateway.batches.services import cancel_batch
-from gateway.batches.work import LEASE, work_on
+from gateway.batches.work import work_on
 from gateway.errors.refusal import Refusal
 from tests.gateway.batches.conftest import CHAT, Desk, chat_line, jsonl
 from tests.gateway.world import make_world
