@@ -1,1 +1,1 @@
-"""What every package stands on: ids, clock, units, environment, home, connections, storage. It imports none of ours."""
+"""The foundation of every package: ids, clock, units, environment, home, connections, storage. It imports none."""

@@ -15,7 +15,7 @@ from django.views.decorators.debug import sensitive_variables
 
 
 class SealError(ValueError):
-    """What was sealed can't be read with any secret that is configured."""
+    """No configured secret opens what was sealed."""
 
 
 @sensitive_variables("text")

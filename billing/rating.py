@@ -1,4 +1,4 @@
-"""What usage costs, in integer µcr: one rounding per charge, upwards.
+"""The cost of usage, in integer µcr: one rounding per charge, upwards.
 
 Rates are µcr per million tokens. The tier is chosen by the whole context (uncached, cached and cache-written prompt
 together), so cache hits never change the tier.

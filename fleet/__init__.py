@@ -1,1 +1,1 @@
-"""What serves: models and their adapters, nodes and workers, remote engines, as operators add them."""
+"""Models and their adapters, nodes and workers, remote engines, as operators add them."""

@@ -67,7 +67,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a remote engine announced, and how its test prompts went."""
+    """A remote engine's announcement, and the results of its test prompts."""
 
     info: EngineInfo
     trials: tuple[Trial, ...]
@@ -83,7 +83,7 @@ def try_remote(spec: EngineSpec) -> Tried:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a remote engine announced; `uncounted` is why it didn't count a prompt as its kind does, or nothing."""
+    """A remote engine's announcement; `uncounted` is why it didn't count a prompt as its kind does, or nothing."""
 
     info: EngineInfo
     uncounted: str

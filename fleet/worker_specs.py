@@ -1,4 +1,4 @@
-"""What the worker of a node runs: its spec, from the catalogue."""
+"""The spec of a node's worker, from the catalogue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS = {f.name for f in fields(EngineConfig)} - {"deployment", "source", "mo
 
 
 class WorkerSpecError(ValueError):
-    """What a worker is to run can't be understood; the message names deployment and option, or the setting."""
+    """A worker's spec can't be made; the message names deployment and option, or the setting."""
 
 
 def worker_spec(node: str, *, listen: str = "", keys: str = "") -> WorkerConfig:

@@ -100,7 +100,7 @@ class DeploymentEntry:
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """What a rule's models may cost and how long they may take until the first token; None: no matter.
+    """A rule's ceilings: the most that its models may cost, and take until the first token; None is no ceiling.
 
     `price` is in µcr per million output tokens, `request_price` in µcr for the request, `ttft_ms` what the deployment's
     latest requests took at `ttft_percentile`. `is_strict` refuses a request for which nothing holds it; else it gets

@@ -17,7 +17,7 @@ BLIND = {"data": "takes no images", "urls": "takes images as data: URLs only, no
 
 
 class Replicas(Protocol):
-    """What is known of the replicas now, by their ids."""
+    """The states of the replicas, by their ids."""
 
     def usable(self, replica: UUID) -> str:
         """Return why it can't take work now; empty when it can."""

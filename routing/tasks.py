@@ -1,4 +1,4 @@
-"""What a request is for. The cheapest and most certain step that can tell decides.
+"""The task of a request. The cheapest and most certain step that can tell decides.
 
 A field of the request, its endpoint, the alias it asks for, its structure, what its instruction asks for in so many
 words, the nearest of the rules' examples, or the plan's default.

@@ -46,7 +46,7 @@ class Similarity(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What comparing a request's texts with the rules' examples told; of a text that could not be compared
+    """The likeness of a request's texts to the rules' examples; of a text that could not be compared
     `abstained` says why.
 
     `groups` has for each text that was compared the nearest example of each rule, the most similar first.
@@ -63,7 +63,7 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Price(msgspec.Struct, frozen=True):
-    """What a model costs the tenant, in µcr: a million output tokens, and this request as far as that is known."""
+    """A model's price for the tenant, in µcr: a million output tokens, and this request as far as that is known."""
 
     per_million: int
     request: int

@@ -11,7 +11,7 @@ from base.http.asgi import ClientLeftError, Receive, Scope
 
 
 class Connection(Protocol):
-    """What our server says of a request's connection, as `scope["connection"]`; another server says nothing."""
+    """The state of a request's connection, as `scope["connection"]`; set by our own server alone."""
 
     is_lost: bool
     has_message: bool

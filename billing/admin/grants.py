@@ -80,7 +80,7 @@ class GrantForm(ServiceForm):
 
 
 class RefundForm(ReasonForm):
-    """What was paid back for the rest of a grant."""
+    """The money paid back for the rest of a grant."""
 
     money = forms.IntegerField(
         required=False,

@@ -122,7 +122,7 @@ class PublishPricesForm(ServiceForm):
 
 @dataclass(frozen=True, slots=True)
 class PriceChange:
-    """What one class costs before and after: credits per million tokens, "–" where it has no rate."""
+    """The price of one class before and after: credits per million tokens, "–" where it has no rate."""
 
     context: int
     usage_class: str
@@ -179,7 +179,7 @@ class RateCardVersionAdmin(ServiceAdmin):
 
     @admin.display(description="Batches", ordering="batch_bp")
     def display_batch(self, version: RateCardVersion) -> str:
-        """What requests of batches cost of the rates."""
+        """The share of the rates that batches pay."""
         return f"{version.batch_bp / 100:g} %"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[RateCardVersion]:

@@ -74,7 +74,7 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
 
     @display(description="Notes")
     def display_marks(self, record: UsageRecord) -> str:
-        """What is unusual about it."""
+        """Its unusual marks: estimate, waived, corrected."""
         marks = {
             "estimated": not record.exact,
             "waived": record.waived,

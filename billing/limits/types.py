@@ -43,7 +43,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """What a request that waits for a lease says of itself: for how long, and how many wait in its gateway's queue.
+    """A waiting request's claim to a lease: how long it has waited, and how many wait in its gateway's queue.
 
     `count` includes the request: a gateway speaks for its whole queue by the one that has waited longest.
     """

@@ -1,4 +1,4 @@
-"""What one API key may spend, and has spent."""
+"""The spending limits of an API key, and what it has spent."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
 
 
 class UsageRecord(models.Model):
-    """What one request used and was charged; a trigger refuses changes: a correction is the next `revision`.
+    """The usage and charge of one request; a trigger refuses changes: a correction is the next `revision`.
 
     `charge` is the whole charge as of this revision. `formula` names the arithmetic, so that `charge` can be
     recomputed at any time from tokens, card version and multiplier. A release leaves a record with charge 0.
@@ -128,7 +128,7 @@ class UsageRecord(models.Model):
 
     @property
     def completion_tokens(self) -> int:
-        """What it generated: its output, and its reasoning, which is counted apart."""
+        """The generated tokens: output and reasoning, which is counted apart."""
         return self.output_tokens + self.reasoning_tokens
 
 

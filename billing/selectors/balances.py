@@ -1,4 +1,4 @@
-"""What a tenant has to spend."""
+"""A tenant's balance."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def prices_change_at(moment: datetime) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class BillLine:
-    """What one usage class of a request cost: `rate` in µcr per million tokens as listed, `amount` in µcr.
+    """The cost of one usage class of a request: `rate` in µcr per million tokens as listed, `amount` in µcr.
 
     The class ``request`` is the fee of a request that ran; it has no tokens and no rate.
     """

@@ -1,4 +1,4 @@
-"""What the last check of the books found."""
+"""The findings of the last check of the books."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from billing.services.wallets import lock
 
 @dataclass(frozen=True, slots=True)
 class SpendLimits:
-    """What a key may spend in µcr a day, a month (of UTC) and in all; None: as much as there is."""
+    """A key's spending limits in µcr: a day, a month (of UTC), in all; None is no limit."""
 
     day_limit: int | None = None
     month_limit: int | None = None
@@ -32,7 +32,7 @@ def limits_of(budget: Budget | None) -> SpendLimits:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What counts in a budget now, in µcr; None without one."""
+    """The spending that counts in a budget now, in µcr; None without a budget."""
 
     day: int | None = None
     month: int | None = None

@@ -1,4 +1,4 @@
-"""What a flush writes: new rows one by one, and one sum of changes for each row that is updated."""
+"""The writes of a flush: new rows one by one, and one sum of changes for each updated row."""
 
 from __future__ import annotations
 

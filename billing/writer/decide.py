@@ -1,4 +1,4 @@
-"""What a flush answers and writes, decided from values that were read under the lock; the same for both databases.
+"""The decision of a flush: answers and writes, from values read under the lock; the same for both databases.
 
 Operations are decided in the order of their arrival. Every wallet is locked, and each operation sees what the ones
 before it changed, so a flush of many gives the same answers and rows as a transaction for each.

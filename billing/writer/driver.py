@@ -1,4 +1,4 @@
-"""What the queue needs of a database connection, and which driver a configuration gets."""
+"""The contract of a database driver, and the driver of each configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process's flushes left of wallets: a flush of wallets that nobody else changed since need not read them.
+"""Wallets as this process's flushes left them: a flush of wallets that nobody else changed since need not read them.
 
 On SQLite the file says under the lock whether another connection has written to it. On PostgreSQL a flush that is
 decided from this is written in one round trip, behind a statement (`move_known_wallets`) that locks the wallets and

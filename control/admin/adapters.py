@@ -17,7 +17,7 @@ _FIELDS = {"base": "base", "name": "name", "source": "folder", "config": "folder
 
 
 class NewAdapterForm(forms.Form):
-    """What a new adapter needs."""
+    """The fields of a new adapter."""
 
     folder = forms.CharField(
         max_length=500,

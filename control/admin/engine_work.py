@@ -1,4 +1,4 @@
-"""What an engine's memory, batches and cache cost and save, in words for operators."""
+"""The costs and savings of an engine's memory, batches and cache, in words for operators."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class MembershipAdmin(KeptAdmin):
 
 @admin.register(Invitation)
 class InvitationAdmin(KeptAdmin):
-    """Who was invited; "add" sends the mail and shows the address once."""
+    """Invitations; "add" sends the mail and shows the address once."""
 
     list_display = ["email", "tenant", "role", "expires_at", "accepted_at"]
     list_filter = ["role"]

@@ -40,7 +40,7 @@ _NUMBERS = ("max_context", "max_output", "concurrency")
 
 
 class NewRemoteForm(forms.Form):
-    """What a new remote engine needs; fields that are left empty have the engine's defaults."""
+    """The fields of a new remote engine; those that are left empty have the engine's defaults."""
 
     address = forms.CharField(
         max_length=500, help_text="Such as http://10.0.0.5:8000.", widget=UnfoldAdminTextInputWidget

@@ -188,7 +188,7 @@ class RouteRuleAdmin(RowsAdmin):
 
     @display(description="Ceiling")
     def display_ceiling(self, rule: RouteRule) -> str:
-        """What its models may cost and take."""
+        """Its ceilings of price and time."""
         ceiling = ceiling_of(rule)
         return "–" if ceiling is None else told(ceiling)
 

@@ -50,7 +50,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a task."""
+    """The answer to a task."""
 
     task: Task
     reply: Reply | Exception

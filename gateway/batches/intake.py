@@ -102,7 +102,7 @@ class _Input:
 
 
 class _Reading:
-    """What was found in a file: how many requests, their model if it is the same for all, and errors."""
+    """The findings in a file: the number of requests, their model if all have the same, and errors."""
 
     def __init__(self, batch: Batch) -> None:
         self.count = 0

@@ -1,4 +1,4 @@
-"""What gateways have kept of a line's answer, for when its key may not ask for it any more."""
+"""A line's kept answer, for when its key may not ask for it any more."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class RequestLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class _Body(msgspec.Struct, kw_only=True):
-    """What matters here of a request's body; its endpoint checks the rest when it runs."""
+    """The fields of a request's body that are checked here; its endpoint checks the rest."""
 
     model: Annotated[str, Meta(min_length=1, max_length=200)]
     stream: Literal[False] | None = None
@@ -42,7 +42,7 @@ class _Body(msgspec.Struct, kw_only=True):
 
 
 class ByLine(Protocol):
-    """What is read line by line."""
+    """A file that is read line by line."""
 
     def readline(self, size: int, /) -> bytes:
         """Return the next line, or its first `size` bytes."""

@@ -1,4 +1,4 @@
-"""What an answer means for a line: its end, or another try. Pure."""
+"""The outcome of an answer for its line: its end, or another try. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ OVER = "batch_over"
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a line was answered."""
+    """The answer to a line."""
 
     status: int
     request_id: str
@@ -70,7 +70,7 @@ class InputError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a line becomes; `counts` are what is added to its batch's sums."""
+    """A line's next state; `counts` are added to its batch's sums."""
 
     state: int
     attempts: int

@@ -33,7 +33,7 @@ class LineError(msgspec.Struct):
 
 
 class LineResponse(msgspec.Struct):
-    """What a gateway answered to a line."""
+    """The answer to a line."""
 
     status_code: int
     request_id: str

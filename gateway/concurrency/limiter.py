@@ -23,7 +23,7 @@ NEWEST_WEIGHT = 0.2  # weight of the last interval between two ends in their mov
 
 
 class Queued(Protocol):
-    """Who asks: whoever has the same `queue` has it together, and `concurrency` of them run at once."""
+    """A request's queue: equal names share one queue, of which `concurrency` requests run at once."""
 
     @property
     def queue(self) -> str: ...

@@ -34,7 +34,7 @@ _LEVEL = 1  # of zlib: events repeat themselves so much that more effort saves l
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Who asks for which answer: `digest` is of everything that the answer depends on."""
+    """A claim to an answer: its tenant, its key, and a digest of everything that the answer depends on."""
 
     tenant: UUID
     key: str
@@ -49,7 +49,7 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a claim found: it `is_ours` to run, or somebody runs it, or it `is_stored`. `is_other`: the key stands for
+    """The result of a claim: `is_ours` to run, or somebody runs it, or it `is_stored`. `is_other`: the key stands for
     another request.
     """
 

@@ -1,4 +1,4 @@
-"""What ties a kept answer to the generations behind it: they are settled only once the answer is stored.
+"""The tie between a kept answer and its generations: they are settled only once the answer is stored.
 
 The keeper sets `delivering` in the task in which it runs an endpoint, so that no endpoint has to pass it on: whatever
 generation begins in that task, or in one that it starts, belongs to the answer.

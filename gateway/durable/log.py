@@ -14,7 +14,7 @@ RUN_NUMBERS = 1_000_000_000  # of one run: those of the next begin behind them
 
 
 class Head(msgspec.Struct, frozen=True):
-    """What an answer begins with."""
+    """The status and headers of an answer."""
 
     status: int
     headers: tuple[tuple[str, str], ...]

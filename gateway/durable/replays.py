@@ -70,8 +70,8 @@ class KeptRequest(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What a kept request is answered with: the log of a run that goes on here or elsewhere, or what was `stored`:
-    each of its readers reads that from the database.
+    """The answer to a kept request: a running log, here or elsewhere, or a `stored` one that each reader loads from
+    the database.
     """
 
     is_new: bool  # this request began it

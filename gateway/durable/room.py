@@ -23,7 +23,7 @@ _PARTS = 16  # one of these parts of the room is stored before it is counted aga
 
 
 class _Count(msgspec.Struct):
-    """What was `counted` in the database, at which moment of this process, and what it stored `since`, at most."""
+    """The bytes `counted` in the database, at which moment of this process, and what it stored `since`, at most."""
 
     counted: int
     at: float

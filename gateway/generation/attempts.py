@@ -235,7 +235,7 @@ class Attempts:
 
     @property
     def _place(self) -> tuple[UUID, str]:
-        """What its hold is pinned to: where it is, as which model."""
+        """The place and model that its hold's price is pinned to."""
         return self.placement.route.deployment, self.placement.route.model
 
     # -- between two ----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What a request for ``auto`` is decided by: what it has, what its text is like, and what its conversation has."""
+"""The evidence by which ``auto`` decides: the request's structure, its text, its conversation's model."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Plac
 
 
 class Texts(NamedTuple):
-    """What of a request may tell its task."""
+    """The texts of a request that may tell its task."""
 
     messages: Sequence[Message]
-    """What is read."""
+    """The instruction, as the reader gets it."""
     compared: Sequence[str]
-    """What is compared with examples."""
+    """The text that is compared with examples."""
 
 
 async def read(

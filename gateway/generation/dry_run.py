@@ -28,7 +28,7 @@ from routing.routes import route
 from routing.types import Kept, Price, Route, RouteQuery
 
 NOBODY = UUID(int=0)
-"""Who asks where no tenant does."""
+"""The tenant of a dry run that is nobody's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def _unfit(wanted: Wanted, messages: Sequence[Message], model: ModelEntry, task:
 
 
 class _Prices:
-    """What models would cost on a plan's terms."""
+    """The prices of models on a plan's terms."""
 
     def __init__(
         self, live: Live, version: PlanVersion, query: RouteQuery, max_tokens: int | None, catalogue: Catalogue

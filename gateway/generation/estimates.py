@@ -1,4 +1,4 @@
-"""What a request would cost with a model, as far as that can be said before its prompt is tokenised."""
+"""Estimates of a request's cost with a model, before its prompt is tokenised."""
 
 from __future__ import annotations
 

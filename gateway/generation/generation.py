@@ -182,7 +182,7 @@ class Generation:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What its answer tells in headers from the beginning: the tenant's rates, and the route."""
+        """The headers of its answer: the tenant's rates, and the route."""
         return {**dict(rate_headers(self.rate_states)), **self._placement.headers}
 
     @property
@@ -370,7 +370,7 @@ class Generation:
         elif isinstance(event, Started):
             self._hold.started(event.cached_tokens)
         else:
-            assert isinstance(event, Vector), "Finished is the relay's"
+            assert isinstance(event, Vector), "`Attempts.run` returns Finished; it is never noted"
             self._note_first()
             if (labelling := self._placement.labelling) is not None:
                 event = labelling.answer(event, self.prompt_usage)

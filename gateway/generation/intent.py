@@ -63,7 +63,7 @@ class Intent(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def size(self) -> int:
-        """What it has in memory, images included."""
+        """Its size in memory, images included."""
         if self.images == "none":
             return self.characters
         tools = self.tools.characters if self.tools is not None else 0

@@ -20,7 +20,7 @@ from inference.types import CallPiece, Delta, FinishReason, PositionLogprobs
 
 
 class ItemKind(Enum):
-    """What an item is: text for the client, the model's thought, or the call of a function."""
+    """The kind of an item: text for the client, the model's thought, or the call of a function."""
 
     MESSAGE = "message"
     REASONING = "reasoning"
@@ -93,7 +93,7 @@ class Answer:
 
     @property
     def reasoning(self) -> str:
-        """What the model thought."""
+        """The model's thought."""
         return "".join(item.text for item in self.items if item.kind is ItemKind.REASONING)
 
     @property
@@ -152,7 +152,7 @@ class Answer:
 
 
 class What(Enum):
-    """What became of an item."""
+    """The kinds of change of an item."""
 
     BEGAN = "began"
     GREW = "grew"
@@ -160,7 +160,7 @@ class What(Enum):
 
 
 class Change(NamedTuple):
-    """What became of `item`; it grew by `text`, whose tokens have these `logprobs` if they were asked for."""
+    """A change of `item`, which grew by `text`, whose tokens have these `logprobs` if they were asked for."""
 
     what: What
     item: Item

@@ -1,4 +1,4 @@
-"""What one request takes of its tenant's rate limits, and giving it back."""
+"""One request's part of its tenant's rate limits: taken, renewed, given back."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ class Placement:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every answer tells of the route, errors included."""
+        """The headers that tell the route, in errors too."""
         return route_headers(self.route)
 
     def explain(self) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What a request takes where it is to run: its meter there, what to hold first, and the hold that pins this price.
+"""A request's price where it is to run: its meter, its first hold, and the hold that pins the price.
 
 A request that moves before its first token to where another price holds is priced anew, and its hold pinned to that.
 """

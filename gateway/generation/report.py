@@ -1,4 +1,4 @@
-"""What the log and the metrics are told of a generation that ended, and its times."""
+"""The log line and metrics of a generation that ended, and its times."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def report(metrics: Metrics, route: Route, outcome: Outcome, finished: Finished 
 
 
 def _engine_times(finished: Finished | None) -> dict[str, int]:
-    """What the engine itself says of a request's times; engines of others say less."""
+    """A request's times as the engine reports them; foreign servers report fewer."""
     if finished is None:
         return {}
     times = {name: getattr(finished, name) for name in ("queued_ms", "prefill_ms", "gap_ms", "gap_p99_ms")}

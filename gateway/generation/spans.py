@@ -1,4 +1,4 @@
-"""What a generation's spans say, by OpenTelemetry's semantic conventions for generative AI; never what was said."""
+"""The attributes of a generation's spans, by OpenTelemetry's conventions for generative AI; without any text."""
 
 from __future__ import annotations
 

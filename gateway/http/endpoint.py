@@ -33,7 +33,7 @@ _VARIABLE = re.compile(r"\{(\w+):\w+\}")
 
 
 class Work(Enum):
-    """What a request makes an engine do."""
+    """An engine's work for a request."""
 
     NOTHING = auto()
     COUNTS = auto()

@@ -115,7 +115,7 @@ def last_event_of(scope: Scope) -> int | None:
     if text is None:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 15:
-        raise Refusal(400, "invalid_value", "That is no event of ours: send the id of one.", param="last-event-id")
+        raise Refusal(400, "invalid_value", "Last-Event-ID is not an event of this stream.", param="last-event-id")
     return int(text)
 
 

@@ -1,1 +1,1 @@
-"""What one gateway process keeps open while it serves."""
+"""The open resources of one gateway process: principals, snapshot, engines, locks, metrics."""

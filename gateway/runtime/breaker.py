@@ -70,7 +70,7 @@ class Breaker:
 
     @property
     def remark(self) -> str:
-        """What operators should know although a request may be sent now; empty when nothing."""
+        """A warning for operators about a replica that takes requests; empty without one."""
         if self.state != "half-open" or self._is_proving:
             return ""
         proves = "the next request proves it" if self._opened_at is not None else "no request has ended well yet"

@@ -60,7 +60,7 @@ class EngineEntry:
 
     @property
     def remark(self) -> str:
-        """What operators should know of it although it can take work; empty when nothing, or when it can't."""
+        """A warning for operators about a replica that takes work; empty without one, or when it takes none."""
         return "" if self.obstacle else self.breaker.remark
 
     @property

@@ -45,7 +45,7 @@ class EpochStaleError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What a cache entry was read under: the epoch, and the sequence number of the last change to any tenant."""
+    """The version of a cache entry: the epoch, and the sequence number of the last change to any tenant."""
 
     epoch: int
     sequence: int = 0

@@ -46,7 +46,7 @@ log = structlog.get_logger(__name__)
 
 
 class _Source(NamedTuple):
-    """What vectors are of: those of different sources can't be compared."""
+    """The source of vectors; those of different sources can't be compared."""
 
     deployment: UUID
     source: str

@@ -1,4 +1,4 @@
-"""What `/metrics` shows of the installation as a whole, read from the database: every gateway shows the same."""
+"""The installation's figures in `/metrics`, read from the database: every gateway shows the same."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What one reading found; `checked_at` and `contradictions` are of the last reconciliation, if there was one."""
+    """The figures of one reading; `checked_at` and `contradictions` are of the last reconciliation, if any."""
 
     tasks: tuple[TaskFacts, ...]
     checked_at: datetime | None

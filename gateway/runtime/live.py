@@ -1,4 +1,4 @@
-"""What the gateway that answers a request knows of its deployments, for pages and the management API.
+"""The state of deployments as this gateway knows it, for pages and the management API.
 
 The ASGI lifespan leaves the runtime in the state of every request's scope; under WSGI and in tests there is none.
 """

@@ -311,7 +311,7 @@ def load_by_session(user: UUID, project: UUID) -> _Answer:
 
 
 def _authority(principal: Principal) -> tuple[object, ...]:
-    """What a request was let in by, and whose budget it draws on."""
+    """The terms by which a request was let in, and the budget that it draws on."""
     terms = (principal.scopes, principal.networks, principal.allowed_models, principal.key_models, principal.own)
     return *terms, principal.budget
 

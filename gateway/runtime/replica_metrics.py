@@ -1,4 +1,4 @@
-"""What `/metrics` shows of each replica: its state now, and the work of engines of ours."""
+"""The metrics of each replica: its state, and the work of engines of ours."""
 
 from __future__ import annotations
 

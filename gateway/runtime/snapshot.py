@@ -1,4 +1,4 @@
-"""What a gateway keeps in memory of the catalogue, the prices and the plans: immutable, read anew with each epoch."""
+"""The catalogue, prices and plans in a gateway's memory: immutable, read anew with each epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of periodic work."""
+"""The states of periodic work."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ Attributes = Mapping[str, str | int | float | bool]
 
 
 class Spans(Protocol):
-    """What makes the spans (`gateway.runtime.otel`); its methods are this module's functions."""
+    """The maker of spans (`gateway.runtime.otel`); its methods are this module's functions."""
 
     def request(
         self, headers: Sequence[tuple[bytes, bytes]], is_wanted: Callable[[], bool]

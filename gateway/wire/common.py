@@ -201,7 +201,7 @@ class ChoiceSampling(Sampling, kw_only=True, forbid_unknown_fields=True):
 
 
 class StreamOptions(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a stream carries beside the text."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
     include_obfuscation: Annotated[Anything, Wish(False)] = UNSET

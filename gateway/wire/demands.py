@@ -1,4 +1,4 @@
-"""What becomes of a field that an API has and Sluice doesn't do: its struct declares it, once.
+"""Fields of an API that Sluice doesn't honour: refused, a wish, tried or unread, declared once at the field.
 
 A field without an annotation of these is a demand that is held to: honoured, or refused by its type and bounds. The
 check of requests, the header `NOT_ENFORCED`, docs/fields.md and the OpenAPI document are made from the declarations.
@@ -116,7 +116,7 @@ class Fields:
 
     @property
     def not_enforced(self) -> tuple[str, ...]:
-        """Those wishes, as docs/fields.md calls their fields."""
+        """The wishes, as docs/fields.md names their fields."""
         return tuple(self._wishes)
 
     def wish(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""What the text of an answer has to be, as each API says it."""
+"""Formats that an answer is held to, as each API writes them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class StructuredOutputs(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     disable_additional_properties: bool | None = None
 
     def guidance(self) -> Guidance:
-        """What it asks for; refuses what contradicts itself."""
+        """The one format that it asks for; refuses a contradiction."""
         at = "structured_outputs"
         if self.disable_additional_properties:
             raise invalid(f"{at}.disable_additional_properties", "Say 'additionalProperties' in the schema instead.")

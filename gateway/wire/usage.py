@@ -72,7 +72,7 @@ class ResponseUsage(msgspec.Struct):
 
 
 class BillLine(msgspec.Struct):
-    """What one class of tokens cost, at the rate of the price list's version that the request was charged by.
+    """The cost of one class of tokens, at the rate of the price list's version that the request was charged by.
 
     The class ``request`` is the fee of a request, which has no tokens and no rate. `credits` add up to the charge.
     """
@@ -84,8 +84,8 @@ class BillLine(msgspec.Struct):
 
 
 class RequestUsage(msgspec.Struct, kw_only=True):
-    """What one request used and cost. While its credit is held and the charge isn't settled its `status` is "pending",
-    its `usage` null, and what is held stands beside it; the other fields come with the charge.
+    """The usage and cost of one request. While its charge isn't settled its `status` is "pending", its `usage` null,
+    and what is held stands beside it; the other fields come with the charge.
     """
 
     object: Literal["usage"] = "usage"

@@ -92,9 +92,8 @@ class Admission:
         return matched, self._config.blocks_for(seq.known) - len(matched)
 
     def _state(self) -> tuple[object, ...]:
-        """When none fits, none will until this changes.
-
-        Blocks or a slot are freed, the queue changes, one pauses, or what one of them would share is published.
+        """Changes whenever a sequence that didn't fit might fit: blocks or a slot are freed, the queue changes, one
+        pauses, or blocks that one would share are published. Until then nothing is tried again.
         """
         residents = self._residents
         first = self._queue.peek() if residents.paused else None

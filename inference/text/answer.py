@@ -104,9 +104,7 @@ class AnswerParser:
             self._send(char)
 
     def finish(self, *, is_cut: bool = False) -> None:
-        """Read what is held back as the end of the answer; one that `is_cut` may have ended inside a call or its
-        marker, which is no text then.
-        """
+        """Read the held back text as the end of the answer; if the answer `is_cut`, drop an unfinished call."""
         self._is_cut = is_cut
         self._send("")
         self._is_ended = True

@@ -1,4 +1,4 @@
-"""What rules' examples may be."""
+"""The rules of rules' examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests of each task are like: the examples that the rules of a fresh installation carry.
+"""Examples of requests of each task: the examples that the rules of a fresh installation carry.
 
 `benchmarks/routing` measures with requests in other words how many tasks they find; none of those may stand here.
 """

@@ -1,4 +1,4 @@
-"""Who makes the current request, and from where: set by the middleware, read by the audit trail."""
+"""The actor and address of the current request: set by the middleware, read by the audit trail."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ GUARD = TriggerSpec(
         ),
     ),
 )
-"""What the database refuses: every change, and the removal of an event of the last year."""
+"""Refused by the database: every change, and the removal of an event of the last year."""
 HIDDEN = "(not shown)"
 LONGEST = 120
 _SECRET = re.compile(r"key|token|secret|password|authorization", re.IGNORECASE)  # names in a deployment's options

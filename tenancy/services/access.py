@@ -1,4 +1,4 @@
-"""Who acts for a tenant in the console and management API, and what their role permits."""
+"""The actor for a tenant in the console and management API, and the permissions of their role."""
 
 from __future__ import annotations
 

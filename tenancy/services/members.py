@@ -1,4 +1,4 @@
-"""Who belongs to a tenant: invited, joined, given another role, removed. A tenant always keeps an active owner."""
+"""The members of a tenant: invited, joined, given another role, removed. A tenant always keeps an active owner."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def remove_member(*, tenant: Tenant, membership: Membership) -> list[EndedKey]:
 
 
 def _open_invitations_of(membership: Membership) -> QuerySet[Invitation]:
-    """Those that the member sent and nobody has taken up."""
+    """The member's invitations that nobody has taken up."""
     sent = Invitation.objects.of(membership.tenant).filter(invited_by=membership.user_id)
     return sent.filter(accepted_at=None)
 

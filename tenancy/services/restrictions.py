@@ -1,4 +1,4 @@
-"""What an API key may do at most, beside its scopes: models, networks, rates and what it may spend."""
+"""An API key's own limits beside its scopes: models, networks, rates and spending."""
 
 from __future__ import annotations
 

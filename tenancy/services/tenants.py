@@ -25,7 +25,7 @@ SETTINGS: Mapping[str, type[TextChoices]] = {
 
 @dataclass(frozen=True, slots=True)
 class NewTenant:
-    """What `create_tenant` made; `invitation_address` is the owner's link: only its digest is stored."""
+    """A new tenant; `invitation_address` is the owner's link: only its digest is stored."""
 
     tenant: Tenant
     project: Project

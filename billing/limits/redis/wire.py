@@ -19,7 +19,7 @@ _STATUS, _ERROR, _INTEGER, _TEXT, _LIST, _PUSH, _NULL = b"+-:$*>_"
 
 
 class ReplyError(Exception):
-    """What Redis says to what it can't do."""
+    """An error reply."""
 
 
 class IncompleteError(Exception):
@@ -73,7 +73,7 @@ class Call(Command):
 
 
 class Push(list[Any]):
-    """What Redis says without being asked."""
+    """A pushed message, which answers no command."""
 
 
 class Wire(asyncio.Protocol):

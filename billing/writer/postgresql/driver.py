@@ -206,7 +206,7 @@ class PostgreSQLDriver:
         return connection
 
     async def _prepare(self, pipeline: Pipeline) -> None:
-        """Prepare every statement; of those that are, none costs anything."""
+        """Prepare the statements that aren't prepared yet."""
         if not pipeline.is_prepared(statements.sql_of(("clock", ()))):  # the last, which tests replace
             await pipeline.prepare({name: statements.sql_of((name, ())) for name in (*STATEMENTS, "clock")})
 

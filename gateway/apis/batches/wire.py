@@ -36,7 +36,7 @@ class BatchRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class BatchError(msgspec.Struct):
-    """What is wrong with a line of the input file, or (without line) with the file."""
+    """A fault of a line of the input file, or (without line) of the file."""
 
     code: str
     line: int | None
@@ -60,7 +60,7 @@ class BatchCounts(msgspec.Struct):
 
 
 class BatchUsage(msgspec.Struct, kw_only=True):
-    """What its answers used so far, and what they cost, as each of them says."""
+    """The usage and cost of its answers so far."""
 
     input_tokens: int
     input_tokens_details: PromptDetails

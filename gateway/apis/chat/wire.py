@@ -66,7 +66,7 @@ class DeveloperTurn(_Turn, tag="developer"):
 
 
 class UserTurn(_Turn, tag="user"):
-    """What a person said."""
+    """A person's message."""
 
     engine_role: ClassVar[str] = "user"
 
@@ -76,7 +76,7 @@ class UserTurn(_Turn, tag="user"):
 
 
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
-    """What was called, and with what: JSON as the model wrote it."""
+    """The called function and its arguments: JSON as the model wrote it."""
 
     name: FunctionName
     arguments: str
@@ -101,7 +101,7 @@ class CustomToolCall(msgspec.Struct, tag_field="type", tag="custom"):
 
 
 class AssistantTurn(msgspec.Struct, tag_field="role", tag="assistant", kw_only=True, forbid_unknown_fields=True):
-    """What the model said, perhaps an SDK's whole message given back."""
+    """The model's message, perhaps an SDK's whole message given back."""
 
     content: AnswerContent | None = None
     name: Annotated[ShortText | None, Wish()] = None  # as others' turns have it
@@ -134,7 +134,7 @@ class AssistantTurn(msgspec.Struct, tag_field="role", tag="assistant", kw_only=T
 
 
 class ToolTurn(msgspec.Struct, tag_field="role", tag="tool", forbid_unknown_fields=True):
-    """What a tool answered."""
+    """A tool's result."""
 
     content: ChatContent
     tool_call_id: CallId
@@ -336,7 +336,7 @@ class ChunkToolCall(msgspec.Struct, omit_defaults=True):
 
 
 class ChunkDelta(msgspec.Struct, omit_defaults=True):
-    """What a chunk adds to the message."""
+    """The part of the message in a chunk."""
 
     role: str | None = None
     content: str | None = None

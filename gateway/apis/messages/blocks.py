@@ -95,7 +95,7 @@ class DocumentBlock(msgspec.Struct, tag_field="type", tag="document", kw_only=Tr
 class SearchResultBlock(
     msgspec.Struct, tag_field="type", tag="search_result", kw_only=True, forbid_unknown_fields=True
 ):
-    """What a search found: its title and its source stand before its text."""
+    """A search result: its title and its source stand before its text."""
 
     source: str
     title: str
@@ -112,7 +112,7 @@ ResultPart = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolRe
 
 
 class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result", kw_only=True, forbid_unknown_fields=True):
-    """What a tool answered."""
+    """A tool's result."""
 
     tool_use_id: CallId
     content: str | Annotated[list[ResultPart], Meta(max_length=MAX_PARTS)] | None = None
@@ -122,7 +122,7 @@ class ToolResultBlock(msgspec.Struct, tag_field="type", tag="tool_result", kw_on
 
 
 class ThinkingBlock(msgspec.Struct, tag_field="type", tag="thinking", kw_only=True, forbid_unknown_fields=True):
-    """What the model thought, given back. The `signature` isn't looked at."""
+    """The model's thought, given back. The `signature` isn't looked at."""
 
     thinking: str
     signature: str | None = None
@@ -147,7 +147,7 @@ _REFUSED = {
 
 
 class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_fields=True):
-    """What a person said, and what tools answered."""
+    """A person's message, and the results of tools."""
 
     content: str | Annotated[list[AskedBlock], Meta(max_length=MAX_PARTS)]
 
@@ -167,7 +167,7 @@ class UserMessage(msgspec.Struct, tag_field="role", tag="user", forbid_unknown_f
 
 
 class AssistantMessage(msgspec.Struct, tag_field="role", tag="assistant", forbid_unknown_fields=True):
-    """What the model said, thought and called."""
+    """The model's text, thought and calls."""
 
     content: str | Annotated[list[SaidBlock], Meta(max_length=MAX_PARTS)]
 

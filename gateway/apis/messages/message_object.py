@@ -14,14 +14,14 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "mod
 
 
 class MessageText(msgspec.Struct):
-    """What the model said."""
+    """The model's text."""
 
     text: str
     type: Literal["text"] = "text"
 
 
 class MessageThinking(msgspec.Struct):
-    """What the model thought. The `signature` is the same for all: nothing is proved by giving one back."""
+    """The model's thought. The `signature` is the same for all: nothing is proved by giving one back."""
 
     thinking: str
     signature: str

@@ -72,7 +72,7 @@ class JSONOutputFormat(msgspec.Struct, tag_field="type", tag="json_schema", forb
 
 
 class OutputConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the answer is like."""
+    """The form of the answer."""
 
     effort: Annotated[MessageEffort | None, Tried()] = None
     format: JSONOutputFormat | None = None

@@ -24,7 +24,7 @@ class TierPrice(msgspec.Struct):
 
 
 class ModelPricing(msgspec.Struct):
-    """What the model costs on the caller's plan; requests of batches cost `batch_multiplier` of the tiers' rates."""
+    """The model's prices on the caller's plan; requests of batches cost `batch_multiplier` of the tiers' rates."""
 
     request_fee: str
     tiers: list[TierPrice]
@@ -32,7 +32,7 @@ class ModelPricing(msgspec.Struct):
 
 
 class Capabilities(msgspec.Struct, kw_only=True):
-    """What a model can do, wherever it is served now; false where that isn't known. `auto` can what all can."""
+    """A model's abilities wherever it is served now; false where unknown. `auto` has those that all have."""
 
     tools: bool
     reasoning: bool

@@ -1,4 +1,4 @@
-"""What a request goes on from: the stored turns before it, and the stored items that it refers to."""
+"""The conversation before a request: stored turns, and stored items that it refers to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Items = dict[tuple[UUID | None, str], msgspec.Raw]  # by response and name
 
 
 class Earlier(NamedTuple):
-    """What a request goes on from: the messages of a stored conversation, and the model that gave its last answer, ""
+    """The conversation before a request: its stored messages, and the model that gave its last answer, ""
     where none is known.
     """
 

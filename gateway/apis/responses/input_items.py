@@ -57,7 +57,7 @@ class FunctionCallItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True)
 
 
 class FunctionOutputItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What a function answered."""
+    """A function's result."""
 
     type: Literal["function_call_output"]
     call_id: CallId
@@ -74,7 +74,7 @@ class ReasoningTextPart(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ReasoningItem(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What the model thought, given back: its `content`, or where that is missing the `summary`."""
+    """The model's thought, given back: its `content`, or where that is missing the `summary`."""
 
     type: Literal["reasoning"]
     summary: Annotated[list[ReasoningTextPart], Meta(max_length=MAX_PARTS)] = []

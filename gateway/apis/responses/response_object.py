@@ -44,7 +44,7 @@ class ReasoningText(msgspec.Struct):
 
 
 class ReasoningOutput(msgspec.Struct, kw_only=True):
-    """What the model thought before it went on."""
+    """The model's thought."""
 
     id: str
     status: Status

@@ -45,7 +45,7 @@ def forbidden(param: str) -> Refusal:
 
 
 class Storing:
-    """What is to be stored of the request `identifier`, whose `given` is its input as the client sent it.
+    """The stored form of the request `identifier`, whose `given` is its input as the client sent it.
 
     `previous` is the stored response that it continues; `unstored` are the messages of one that isn't stored.
     """
@@ -108,7 +108,7 @@ class StoredAnswer:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer tells in headers from the beginning."""
+        """The headers of the answer."""
         return self._generation.headers
 
     @property

@@ -57,7 +57,7 @@ def check_included(names: Sequence[str], fields: Fields) -> None:
 
 
 class ResponseStreamOptions(StreamOptions, kw_only=True, forbid_unknown_fields=True):
-    """What a stream carries beside its events: nothing more."""
+    """Options of a stream; it carries nothing but its events."""
 
     include_usage: Annotated[bool | None, Only(why="a response's last event always has its usage")] = None
     continuous_usage_stats: Annotated[bool | None, Only(False)] = None
@@ -167,7 +167,7 @@ class ResponseRequest(Sampling, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def text_format(self) -> ResponseFormats | None:
-        """What the answer's text has to be, None where the client doesn't say."""
+        """The format of the answer's text, None where the client doesn't say."""
         return None if self.text is None else self.text.format
 
     def _logprobs(self) -> int | None:
@@ -265,7 +265,7 @@ class ResponseCancel(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ClientEvent(msgspec.Struct):
-    """What any client event says of itself."""
+    """The fields that every client event has."""
 
     type: Annotated[str, Meta(max_length=128)]
     stream_id: Annotated[str, Meta(max_length=128)] | None = None

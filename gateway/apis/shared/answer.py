@@ -30,11 +30,11 @@ _FAILURES = (FinishReason.CANCELLED, FinishReason.ERROR)
 
 
 class Answering(Protocol):
-    """What is answered with: a generation, or several that are seen as one."""
+    """The source of an answer: a generation, or several that are seen as one."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """What the answer tells in headers from the beginning: the tenant's rates, and the route."""
+        """The headers of the answer: the tenant's rates, and the route."""
         ...
 
     @property

@@ -1,1 +1,1 @@
-"""What one request used and cost."""
+"""The usage and cost of single requests."""

@@ -244,7 +244,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 await self._sender.refuse(refusal, request_id, stream_id=stream.stream_id, event_id=request.event_id)
 
     async def _asked(self, request: ResponseCreate, request_id: UUID, principal: Principal) -> _Asked:
-        """What `request` asks for, after the turns that it goes on from: held by this socket, else stored."""
+        """The parsed `request`, after the turns that it goes on from: held by this socket, else stored."""
         threads, owner = self._runtime.threads, owner_of(principal)
         stores, previous = is_stored(principal, request.store), request.previous_response_id
         own = None if previous is None else self._history.turns_of(previous, principal.project)

@@ -43,7 +43,7 @@ class Stream:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What its client said with the request, of which project it is."""
+        """The metadata of its request, which names the project."""
         return (None if self.request is None else self.request.metadata) or {}
 
     def began(self, generation: Running) -> None:

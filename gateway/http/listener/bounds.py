@@ -28,7 +28,7 @@ class Addresses(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one client, and all together, may take of a listener. Bytes and seconds."""
+    """Limits of one listener, per client and in total; bytes and seconds."""
 
     head_bytes: int
     head_seconds: float
@@ -41,7 +41,7 @@ class Bounds:
 
     @classmethod
     def of_settings(cls) -> Bounds:
-        """What the environment says."""
+        """The limits that the environment sets."""
         return cls(
             head_bytes=settings.SLUICE_MAX_HEAD_BYTES,
             head_seconds=settings.SLUICE_HEAD_SECONDS,
@@ -63,7 +63,7 @@ class Waiting(Protocol):
 
 
 class Listener:
-    """What the connections of one port share: their bounds, and how many there are."""
+    """The shared state of a port's connections: their limits and their number."""
 
     def __init__(self, bounds: Bounds, proxies: Addresses = frozenset[str]()) -> None:
         self.bounds = bounds
