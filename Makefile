@@ -21,7 +21,7 @@ export SLUICE_HOME ?= $(CURDIR)/var
 CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
 	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: choose another, make PYTHON=...")
 
-.PHONY: run setup test again engine all check fields lint types layers fast explore conformance system clean vendor
+.PHONY: run setup test again engine all audit check fields lint types layers fast explore conformance system clean vendor
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
 	@exec $(PY) manage.py quickstart --serve --port $(PORT)
@@ -57,6 +57,12 @@ layers: $(VENV)/.dev
 
 fast: $(VENV)/.dev
 	@$(PY) -m pytest -n $(WORKERS) -m "not sweep and not slow and not stack and not browser and not model" tests
+
+audit: $(VENV)/.run  ## what is installed as an SBOM (build/sbom.json, CycloneDX), and its known weaknesses (asks pypi.org)
+	@test -x build/audit/bin/pip-audit || { $(PY) -m venv build/audit \
+		&& build/audit/bin/python -m pip --disable-pip-version-check --quiet install pip-audit==2.10.1 cyclonedx-bom==7.5.0; }
+	@build/audit/bin/cyclonedx-py environment $(PY) --pyproject pyproject.toml --output-format JSON --output-file build/sbom.json
+	@build/audit/bin/pip-audit --path $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 explore: $(VENV)/.dev  ## the property tests with cases that were never drawn before; the suite always draws the same
 	@HYPOTHESIS_PROFILE=explore $(PY) -m pytest -n $(WORKERS) $$(grep -rl --include="test_*.py" hypothesis $(TESTS))
