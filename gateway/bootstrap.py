@@ -108,7 +108,9 @@ async def open_runtime() -> Runtime:
             stack.push_async_callback(runtime.replays.mirror.close)
         stack.push_async_callback(runtime.principals.write_last_used)
         stack.push_async_callback(runtime.refusals.write)
-        metrics.gauges.follow({"sluice_database_calls": lambda: threads.calls + own_threads.calls, **_pool_sources()})
+        pools = (threads, own_threads, batch_threads)
+        calls = {"sluice_database_calls": lambda: sum(pool.calls for pool in pools)}
+        metrics.gauges.follow({**calls, **_pool_sources()})
         for loop in _loops(runtime, lock, poller, batch_threads):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)
@@ -132,8 +134,11 @@ def _loops(
     )
 
     lines = Lines(runtime, POSTS)
-    most = settings.SLUICE_BATCH_CONCURRENCY
-    batches = Driver(lines.ask, batch_threads, most, rests=lambda: runtime.is_draining or not runtime.has_lock)
+
+    def rests() -> bool:
+        return runtime.is_leaving or runtime.is_draining or not runtime.has_lock
+
+    batches = Driver(lines.ask, batch_threads, settings.SLUICE_BATCH_CONCURRENCY, rests)
 
     async def swept() -> None:
         metrics.holds_swept(await sweep.turn())

@@ -181,11 +181,10 @@ SLUICE_MOST_ADAPTER_RANK = env.whole("SLUICE_MOST_ADAPTER_RANK", 64)
 SLUICE_MOST_ADAPTER_BYTES = env.whole("SLUICE_MOST_ADAPTER_BYTES", 2 * 1024**3)
 SLUICE_FILE_DAYS = env.whole("SLUICE_FILE_DAYS", 30)
 SLUICE_BATCH_DAYS = env.whole("SLUICE_BATCH_DAYS", 30)
-# How many lines of batches one process of the jobs has on their way at a time, and one tenant in all of them.
+# How many lines of batches one gateway runs at a time, and one tenant in all of them.
 SLUICE_BATCH_CONCURRENCY = env.whole("SLUICE_BATCH_CONCURRENCY", 8, most=256)
 SLUICE_MAX_OUTPUT_BYTES = env.whole("SLUICE_MAX_OUTPUT_BYTES", 1024**3)
 SLUICE_MOST_BATCHES = env.whole("SLUICE_MOST_BATCHES", 50)
-# Where the jobs reach a gateway, if not where this home's own listens, or at the base URL.
 
 # How many bytes the answers that are kept for one tenant under idempotency keys may take in the database.
 SLUICE_MOST_KEPT_BYTES = env.whole("SLUICE_MOST_KEPT_BYTES", 1024**3)

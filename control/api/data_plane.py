@@ -54,6 +54,33 @@ _ERROR = {
 }
 
 
+_MESSAGES_ERROR = {
+    "type": "object",
+    "description": "What went wrong, in the shape of Anthropic's API; `error_code` is one of docs/errors.md.",
+    "required": ["type", "error", "request_id"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {
+            "type": "object",
+            "required": ["type", "message", "details"],
+            "properties": {
+                "type": {"type": "string"},
+                "message": {"type": "string", "description": "For people; it may change."},
+                "details": {
+                    "type": "object",
+                    "required": ["error_code", "param"],
+                    "properties": {
+                        "error_code": {"type": "string", "description": "Stable."},
+                        "param": {"type": ["string", "null"], "description": "The field at fault."},
+                    },
+                },
+            },
+        },
+        "request_id": {"type": "string", "format": "uuid"},
+    },
+}
+
+
 def merged(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Return the management API's document with the data plane's endpoints before its own (a hook of drf-spectacular).
 
@@ -95,7 +122,7 @@ def _components() -> dict[str, Any]:
     _, components = msgspec.json.schema_components(ordered, ref_template=SCHEMAS)
     for kind in _structs(ordered):
         _tell_declared(kind, components[kind.__name__])
-    return {**_of_ecma(components), "Error": _ERROR}
+    return {**_of_ecma(components), "Error": _ERROR, "MessagesError": _MESSAGES_ERROR}
 
 
 def _of_ecma(schema: Any) -> Any:
@@ -223,7 +250,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     error = {
         "description": "An error.",
         "headers": _headers(endpoint, is_error=True),
-        "content": {JSON: {"schema": {"$ref": SCHEMAS.format(name="Error")}}},
+        "content": {JSON: {"schema": {"$ref": SCHEMAS.format(name=_error_of(endpoint))}}},
     }
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
@@ -247,6 +274,10 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         content = {"schema": _ref(endpoint.takes), "example": endpoint.example}
         operation["requestBody"] = {"required": True, "content": {JSON: content}}
     return operation
+
+
+def _error_of(endpoint: Endpoint) -> str:
+    return "MessagesError" if endpoint.error_body is anthropic_error else "Error"
 
 
 def _answers(endpoint: Endpoint) -> dict[str, Any]:

@@ -6,18 +6,18 @@ then asks for the same answers: they run and are charged once. Several processes
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Collection
-from contextlib import ExitStack
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import BinaryIO
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
-from django.db.models import Exists, F, OuterRef, Q
+from django.db import DatabaseError, transaction
+from django.db.models import Count, Exists, F, OuterRef, Q, Subquery
 
 from base import clock, storage
 from base.ids import uuid7
@@ -25,26 +25,27 @@ from base.leases import LEASE, lease_end
 from gateway.batches import outcomes
 from gateway.batches.files.models import StoredFile
 from gateway.batches.kept import kept_reply
-from gateway.batches.lines import read_line
+from gateway.batches.lines import ChangedError, read_line
 from gateway.batches.models import Batch, BatchLine
-from gateway.batches.outcomes import InputError, Outcome, Reply
+from gateway.batches.outcomes import InputError, NotSentError, Outcome, Reply
 
 RENEW_SECONDS = 8.0
 _NO_RIGHTS = frozenset({401, 403})  # of the batch's key, by now: what a line has run is charged all the same
 MOST_BYTES = 32 << 20
-"""Of claimed lines in memory; a single one may be larger."""
+"""Of claimed lines in memory, beside one line of each tenant."""
 _READY_AHEAD = 2  # lines that are claimed for each that may run
 
+logger = logging.getLogger("sluice.batches")
 State = BatchLine.State
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A claimed line with its request, or why that can't be read; whether it `may_have_run` when another had it."""
+    """A claimed line with its request, or why there is none; whether it `may_have_run` when another had it."""
 
     line: BatchLine
     batch: Batch
-    body: bytes | InputError
+    body: bytes | InputError | NotSentError
     may_have_run: bool = False
 
 
@@ -130,21 +131,20 @@ class Claims:
 
     def _take(self, room: int) -> list[Task]:
         """Claim `room` lines at most."""
-        now, tasks = clock.now(), []
+        now, tasks = clock.now(), list[Task]()
         self._bytes = sum(task.line.size for task in self._mine.values())
-        with ExitStack() as opened:
-            for batch, count in self._shares(now, room):
-                lines = self._claimed(batch, count, now)
-                source = _opened(batch, opened) if lines else None
-                for line, may_have_run in lines:
-                    task = Task(line, batch, _body_of(line, source), may_have_run)
-                    self._mine[line.id] = task
-                    tasks.append(task)
+        for batch, count in self._shares(now, room):
+            if lines := self._claimed(batch, count, now):
+                tasks += _read(batch, lines)
+        # Only now: what was claimed before something failed lapses, and is run by whoever takes it then.
+        self._mine.update({task.line.id: task for task in tasks})
         return tasks
 
     def _shares(self, now: datetime, room: int) -> list[tuple[Batch, int]]:
-        """Return how many lines to take of which batch: of each tenant its oldest with lines that are due, the next
-        line always of the tenant with the fewest that are claimed.
+        """Return how many lines to take of which batch: of each tenant that whose line has been due for longest, the
+        next line always of the tenant with the fewest that are claimed.
+
+        Of a tenant of which other processes have lines no more are taken than may run in all of them.
         """
         lines = BatchLine.objects.filter(batch=OuterRef("id"))
         due, lapsed = Exists(lines.filter(_due(now))), Exists(lines.filter(_lapsed(now)))
@@ -152,13 +152,29 @@ class Claims:
         tenants = set(open_ones.values_list("tenant_id", flat=True).distinct())
         if not tenants:
             return []
-        busy = Counter(task.batch.tenant_id for task in self._mine.values())
-        counts: Counter[UUID] = Counter()
+        others = self._of_others(now)
+        counts = Counter(task.batch.tenant_id for task in self._mine.values())
+        before = counts.copy()
+
+        def may_have_more(tenant: UUID) -> bool:
+            return not others[tenant] or counts[tenant] + others[tenant] < self._slots
+
         for _ in range(room):
-            tenant = min(tenants, key=lambda one: (busy[one] + counts[one], one.int))
-            counts[tenant] += 1
-        oldest = {tenant: open_ones.filter(tenant=tenant).order_by("id").first() for tenant in counts}
-        return [(batch, counts[tenant]) for tenant, batch in oldest.items() if batch is not None]
+            open_to = [tenant for tenant in tenants if may_have_more(tenant)]
+            if not open_to:
+                break
+            counts[min(open_to, key=lambda one: (counts[one], one.int))] += 1
+        more = counts - before
+        waits = lines.filter(_due(now) | _lapsed(now)).order_by("due_at").values("due_at")[:1]
+        first = open_ones.annotate(waits=Subquery(waits)).order_by("waits", "id")
+        chosen = {tenant: first.filter(tenant=tenant).first() for tenant in more}
+        return [(batch, more[tenant]) for tenant, batch in chosen.items() if batch is not None]
+
+    def _of_others(self, now: datetime) -> Counter[UUID]:
+        """Return by tenant how many lines other processes have."""
+        running = BatchLine.objects.filter(state=State.RUNNING, claimed_until__gt=now).exclude(claim=self._claim)
+        found = running.exclude(claim=None).values_list("batch__tenant").annotate(count=Count("id"))
+        return Counter(dict(found))
 
     def _claimed(self, batch: Batch, count: int, now: datetime) -> list[tuple[BatchLine, bool]]:
         """Claim at most `count` lines of the batch, the first ones first, and return them, and of each whether it may
@@ -170,10 +186,11 @@ class Claims:
         else:
             self._over |= {batch.id}
         lines = BatchLine.objects.filter(batch=batch)
-        chosen = lines.filter(free).exclude(id__in=list(self._mine)).order_by("number")
+        chosen = lines.filter(free).exclude(id__in=list(self._mine)).order_by("due_at", "number")
         before: dict[UUID, int] = {}
+        has_some = any(task.batch.tenant_id == batch.tenant_id for task in self._mine.values())
         for identifier, state, size in chosen.values_list("id", "state", "size")[:count]:
-            if self._bytes and self._bytes + size > MOST_BYTES:
+            if self._bytes + size > MOST_BYTES and (before or has_some):  # but each tenant may have one
                 break
             self._bytes += size
             before[identifier] = state
@@ -187,7 +204,8 @@ class Claims:
 
 def _known(answer: Answer) -> Reply | Exception:
     task, reply = answer.task, answer.reply
-    if task.may_have_run and isinstance(reply, Reply) and reply.status in _NO_RIGHTS:
+    has_no_way = isinstance(reply, InputError) or (isinstance(reply, Reply) and reply.status in _NO_RIGHTS)
+    if task.may_have_run and has_no_way:
         return kept_reply(task.batch, task.line) or reply
     return reply
 
@@ -207,21 +225,31 @@ def _lapsed(now: datetime) -> Q:
     return Q(state=State.RUNNING, claimed_until__lte=now)
 
 
-def _opened(batch: Batch, stack: ExitStack) -> BinaryIO | OSError:
-    """Open the batch's input for as long as `stack` is, or return why it can't be."""
+def _read(batch: Batch, lines: list[tuple[BatchLine, bool]]) -> list[Task]:
+    """Return the lines with their requests. A storage that fails is tried again later; a file that is gone isn't."""
+    bodies: Sequence[bytes | InputError | NotSentError]
     try:
-        file = StoredFile.objects.unscoped().filter(id=batch.input_file).first()
-        if file is None:
-            raise FileNotFoundError("the input file is gone")
-        return stack.enter_context(storage.read(file))
-    except OSError as error:
-        return error
+        bodies = _bodies_of(batch, [line for line, _ in lines])
+    except DatabaseError:
+        raise
+    except FileNotFoundError as error:
+        bodies = [InputError(str(error))] * len(lines)
+    except Exception as error:
+        logger.exception("the input of a batch can't be read", extra={"batch": str(batch)})
+        bodies = [NotSentError(str(error))] * len(lines)
+    return [Task(line, batch, body, ran) for (line, ran), body in zip(lines, bodies, strict=True)]
 
 
-def _body_of(line: BatchLine, source: BinaryIO | OSError | None) -> bytes | InputError:
+def _bodies_of(batch: Batch, lines: Iterable[BatchLine]) -> list[bytes | InputError]:
+    file = StoredFile.objects.unscoped().filter(id=batch.input_file).first()
+    if file is None:
+        raise FileNotFoundError("the input file is gone")
+    with storage.read(file) as source:
+        return [_body_of(line, source) for line in lines]
+
+
+def _body_of(line: BatchLine, source: BinaryIO) -> bytes | InputError:
     try:
-        if source is None or isinstance(source, OSError):
-            raise source or FileNotFoundError
         return bytes(read_line(source, line.offset, line.size).body)
-    except OSError as error:
+    except ChangedError as error:
         return InputError(str(error))

@@ -10,7 +10,7 @@ import structlog
 
 from base.database.threads import DatabaseThreads
 from gateway.batches.claims import Answer, Claims, Task
-from gateway.batches.outcomes import InputError, NotSentError, Reply, UnknownError
+from gateway.batches.outcomes import NotSentError, Reply, UnknownError
 
 GATHER_SECONDS = 0.05
 WAIT_SECONDS = 0.25
@@ -53,7 +53,7 @@ class Driver:
         tasks = await self._threads.run(partial(self._claims.step, answers, takes=not self._rests()))
         for task in tasks:
             self._running[asyncio.create_task(self._run(task))] = task
-        return bool(self._claims)
+        return bool(self._running)
 
     def close(self) -> None:
         """Wait for no answer any more."""
@@ -69,17 +69,21 @@ class Driver:
         if done and rest:
             more, _ = await asyncio.wait(rest, timeout=GATHER_SECONDS)
             done |= more
-        return [Answer(self._running.pop(one), one.result()) for one in done]
+        return [Answer(self._running.pop(one), _result_of(one)) for one in done]
 
     async def _run(self, task: Task) -> Reply | Exception:
-        if isinstance(task.body, InputError):
+        if not isinstance(task.body, bytes):
             return task.body
         async with self._slots:
             is_over = self._claims.is_over(task.batch.id)
-            if is_over and not task.may_have_run:
-                return NotSentError("the batch is over")
+            if (is_over or self._rests()) and not task.may_have_run:
+                return NotSentError("the batch is over, or this gateway is about to end")
             try:
                 return await self._ask(task, is_over)
             except Exception as error:
-                log.exception("batch_line_failed", batch=str(task.batch))
+                log.exception("batch_line_failed", batch=str(task.batch), line=task.line.number)
                 return UnknownError(str(error))
+
+
+def _result_of(done: asyncio.Task[Reply | Exception]) -> Reply | Exception:
+    return UnknownError("the line was cut off") if done.cancelled() else done.result()

@@ -16,6 +16,10 @@ MOST_LINES = 50_000
 _SKIPPED_AT_ONCE = 1 << 20
 
 
+class ChangedError(Exception):
+    """The input file was changed after it was checked."""
+
+
 class Line(msgspec.Struct, frozen=True):
     """Line `number` (from 1) of a file, at `offset`, without its end; None for one that is too long to be read."""
 
@@ -67,13 +71,13 @@ def lines_of(opened: ByLine) -> Iterator[Line]:
 
 
 def read_line(opened: BinaryIO, offset: int, size: int) -> RequestLine:
-    """Return the request at `offset`, which was checked before; raise OSError where it isn't there any more."""
+    """Return the request at `offset`, which was checked before; raise ChangedError where it isn't there any more."""
     opened.seek(offset)
     data = opened.read(size)
     try:
         return msgspec.json.decode(data, type=RequestLine)
-    except msgspec.MsgspecError as error:
-        raise OSError("the input file isn't what it was when it was checked") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise ChangedError("the input file isn't what it was when it was checked") from error
 
 
 def checked(line: Line, endpoint: str) -> tuple[RequestLine, str]:

@@ -16,7 +16,7 @@ from tenancy.models.tenants import Project, Tenant
 class Batch(models.Model):
     """The requests of one input file, sent under the rights of the key that made it.
 
-    `status` only changes where it is what the change expects (`gateway.batches.progress`). `input_file`, `output_file`
+    `status` only changes where it is what the change expects. `input_file`, `output_file`
     and `error_file` are ids of files: a file may be gone before its batch. `worked_until` is until when one process
     alone reads its input or writes its files.
     """

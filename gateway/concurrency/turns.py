@@ -19,16 +19,18 @@ POLL_SECONDS = 0.25  # a hint makes it faster; a lease that nobody gave back end
 
 @dataclass(order=True, slots=True)
 class _Waiter:
-    """A waiting request, in the order of coming; `woken` is set when it may be worth asking again."""
+    """A waiting request in the queue `key`, in the order of coming; `woken` is set when asking may be worth it."""
 
     since: float
+    key: str = field(compare=False)
     woken: asyncio.Event = field(compare=False, default_factory=asyncio.Event)
 
 
 class Turns:
     """Asks for requests, and again while the answer is that others have it all.
 
-    Of those under one key that wait in this gateway only the first asks, and may speak for all.
+    A request waits in one queue at a time: that of what it is short of. Of those in a queue of this gateway only the
+    first asks, and may speak for all.
     """
 
     def __init__(self, poll_seconds: float = POLL_SECONDS) -> None:
@@ -44,34 +46,32 @@ class Turns:
 
     async def take(
         self,
-        key: str,
+        keys: Sequence[str],
         ask: Callable[[Waiting | None], Awaitable[T]],
-        is_taken: Callable[[T], bool],
+        short_of: Callable[[T], str | None],
         *,
         since: float,
         until: float,
     ) -> T:
-        """Return the first answer to `ask` that isn't `is_taken`, or the last one before the loop's time is `until`.
+        """Return the first answer to `ask` that is `short_of` nothing, or the last one before the loop's `until`.
 
-        The request came at `since`; `ask` is told how long it has waited and with how many others, once it waits. Raise
-        a 503 Refusal when the process is about to stop.
+        `short_of` says which of `keys` an answer is short of, because others have it. The request came at `since`;
+        `ask` is told how long it has waited and with how many others, once it waits. Raise a 503 Refusal when the
+        process is about to stop.
         """
-        if key not in self._queues:
+        key = next((one for one in keys if one in self._queues), None)
+        if key is None:
             answer = await ask(None)
-            if not is_taken(answer) or _now() >= until:
+            key = short_of(answer)
+            if key is None or _now() >= until:
                 return answer
-        waiter, began = _Waiter(since), _now()
-        queue = self._queues.setdefault(key, [])
-        insort(queue, waiter)
+        waiter, began = _Waiter(since, key), _now()
+        self._enter(waiter)
         try:
-            return await self._take_in_turn(ask, is_taken, waiter, queue, until)
+            return await self._take_in_turn(keys, ask, short_of, waiter, until)
         finally:
             self.on_waited(_now() - began)
-            queue.remove(waiter)
-            if queue:
-                queue[0].woken.set()
-            else:
-                del self._queues[key]
+            self._leave(waiter)
 
     def wake(self, key: str) -> None:
         """Have the first who waits under `key` ask again now."""
@@ -85,12 +85,34 @@ class Turns:
             for waiter in queue:
                 waiter.woken.set()
 
+    def _enter(self, waiter: _Waiter) -> None:
+        insort(self._queues.setdefault(waiter.key, []), waiter)
+
+    def _leave(self, waiter: _Waiter) -> None:
+        queue = self._queues[waiter.key]
+        queue.remove(waiter)
+        if queue:
+            queue[0].woken.set()
+        else:
+            del self._queues[waiter.key]
+
+    def _move(self, waiter: _Waiter, key: str | None) -> None:
+        if key is not None and key != waiter.key:
+            self._leave(waiter)
+            waiter.key = key
+            self._enter(waiter)
+
+    def _earlier(self, waiter: _Waiter, keys: Sequence[str]) -> str | None:
+        """Return another of the queues in which somebody waits who came before."""
+        others = (key for key in keys if key != waiter.key and key in self._queues)
+        return next((key for key in others if self._queues[key][0] < waiter), None)
+
     async def _take_in_turn(
         self,
+        keys: Sequence[str],
         ask: Callable[[Waiting | None], Awaitable[T]],
-        is_taken: Callable[[T], bool],
+        short_of: Callable[[T], str | None],
         waiter: _Waiter,
-        queue: list[_Waiter],
         until: float,
     ) -> T:
         while True:
@@ -98,13 +120,19 @@ class Turns:
                 raise draining()
             waiter.woken.clear()
             is_over = _now() >= until
+            if self._queues[waiter.key][0] is waiter and not is_over:
+                self._move(waiter, self._earlier(waiter, keys))
+            queue = self._queues[waiter.key]
             if queue[0] is waiter or is_over:
                 said = Waiting(round((_now() - waiter.since) * 1_000_000), len(queue))
                 answer = await ask(said)
-                if is_over or not is_taken(answer):
+                key = short_of(answer)
+                if is_over or key is None:
                     return answer
+                self._move(waiter, key)
             # The first asks now and then, the others when they have become the first.
-            patience = min(until, _now() + self._poll_seconds) if queue[0] is waiter else until
+            is_first = self._queues[waiter.key][0] is waiter
+            patience = min(until, _now() + self._poll_seconds) if is_first else until
             try:
                 async with asyncio.timeout_at(patience):
                     await waiter.woken.wait()
@@ -130,17 +158,16 @@ async def lease_in_turn(
         is_known = is_known or said is not None
         return await store.take(takes, lease, said)
 
+    def short_of(decision: Decision) -> str | None:
+        return lease.key if isinstance(decision, Limited) and decision.name == "concurrency" else None
+
     decision: Decision | None = None
     try:
-        decision = await turns.take(lease.key, ask, _is_short_of_leases, since=since, until=until)
+        decision = await turns.take((lease.key,), ask, short_of, since=since, until=until)
     finally:
         if is_known and not isinstance(decision, Taken):
             await store.give_back(lease)  # the place in the order of all gateways
     return decision
-
-
-def _is_short_of_leases(decision: Decision) -> bool:
-    return isinstance(decision, Limited) and decision.name == "concurrency"
 
 
 def _now() -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -123,20 +122,17 @@ async def hold(
             return await runtime.writer.submit(reserve)
         return answer
 
-    def is_held(answer: Answer, by_wallet: bool) -> bool:
-        return isinstance(answer, Refused) and answer.freed >= reserve.least and (answer.limit == "wallet") is by_wallet
+    # Who waits for a key's budget keeps no other key's waiting.
+    wallet, budget = credit_key(reserve.wallet), credit_key(reserve.wallet, reserve.budget)
 
-    take = partial(runtime.turns.take, since=since, until=until)
+    def short_of(answer: Answer) -> str | None:
+        if not isinstance(answer, Refused) or answer.freed < reserve.least:
+            return None
+        return wallet if answer.limit == "wallet" else budget
 
-    async def in_wallet(_: Waiting | None = None) -> Answer:
-        return await take(credit_key(reserve.wallet), ask, partial(is_held, by_wallet=True))
-
+    keys = (wallet,) if reserve.budget is None else (budget, wallet)
     try:
-        if reserve.budget is None:
-            answer = await in_wallet()
-        else:  # who waits for a key's budget keeps no other key's waiting
-            own = credit_key(reserve.wallet, reserve.budget)
-            answer = await take(own, in_wallet, partial(is_held, by_wallet=False))
+        answer = await runtime.turns.take(keys, ask, short_of, since=since, until=until)
     except WriterError as error:
         log.warning("reserve_failed", error=str(error))
         raise ledger_unavailable() from error

@@ -31,6 +31,7 @@ class Lines:
     def __init__(self, runtime: Runtime, endpoints: Mapping[str, Endpoint]) -> None:
         self._runtime = runtime
         self._endpoints = endpoints
+        self._application = guarded(self._answer)
 
     async def ask(self, task: Task, is_over: bool) -> Reply:
         """Return the line's answer: once it ran it isn't run again, and when its batch is over it is not run either."""
@@ -42,13 +43,15 @@ class Lines:
             "query_string": b"",
             "headers": [],
             "state": {"runtime": self._runtime},
+            "line": task,
+            "is_over": is_over,
         }
         connection = _Connection(task.body)
-        application = guarded(partial(self._answer, task, is_over))
-        await application(scope, connection.receive, connection.send)
+        await self._application(scope, connection.receive, connection.send)
         return connection.reply()
 
-    async def _answer(self, task: Task, is_over: bool, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task: Task = scope["line"]
         one = self._endpoints[scope["path"]]
         scope["exchange"].route = Route(one.shown_path, one.scope, one.error_body)
         body = await read_body(scope, receive, task.batch.tenant_id)
@@ -58,7 +61,7 @@ class Lines:
         require_use(principal, one.scope, "")
         # Whoever took it over asks for its answer, however late and whatever its key is for by then: it is paid for.
         claim = Claim(principal.tenant, f"{LINE}{task.line.id.hex}", digest_of(scope, body))
-        endpoint = _not_run if is_over else partial(one.answer, principal)
+        endpoint = _not_run if scope["is_over"] else partial(one.answer, principal)
         async with watching(scope, receive) as client:
             request = KeptRequest(claim, request_id_of(scope), endpoint, scope, body, grace=None)
             answer = await self._runtime.replays.answer(request)

@@ -16,9 +16,7 @@ from inference.types import Kind
 
 @endpoint("GET", "/v1/models", scope="models.read", summary="List the models", gives=ModelList)
 async def models_list(call: Call[None]) -> ModelList | None:
-    """The models that the key's plan may use, with context and prices; to Anthropic's clients those that answer
-    messages, as they know models.
-    """
+    """The models that the key's plan may use, with context and prices."""
     cards = await _cards(call.runtime, call.principal)
     if header_of(call.scope, ANTHROPIC) is None:
         return ModelList(cards)

@@ -125,8 +125,9 @@ class Server(uvicorn.Server):
             await self._begin_to_leave()
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        connections = self.server_state.connections
-        while connections and loop.time() < until and not self.force_exit:  # noqa: ASYNC110 - nobody tells
+        connections, runtime = self.server_state.connections, self._runtime
+        live = {} if runtime is None else runtime.live  # also what has no connection: background responses, lines
+        while (connections or live) and loop.time() < until and not self.force_exit:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _begin_to_leave(self) -> None:

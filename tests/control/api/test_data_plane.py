@@ -118,9 +118,12 @@ async def test_health_is_described_as_it_answers_anybody(document, app, world, i
     assert answer.status == (200 if is_ready else 503)
 
 
-async def test_errors_fit(document, app, world):  # noqa: F811
-    error = (await ask(app, CHAT, {"model": "small"})).json()
-    Draft202012Validator(document["components"]["schemas"]["Error"]).validate(error)
+@pytest.mark.parametrize(("path", "schema"), [(CHAT, "Error"), ("/v1/messages", "MessagesError")])
+async def test_errors_fit(document, app, world, path, schema):  # noqa: F811
+    error = (await ask(app, path, {"model": "small"})).json()
+    told = document["paths"][path]["post"]["responses"]["default"]["content"]["application/json"]["schema"]
+    assert told == {"$ref": f"#/components/schemas/{schema}"}
+    Draft202012Validator(document["components"]["schemas"][schema]).validate(error)
 
 
 @pytest.mark.django_db

@@ -17,7 +17,7 @@ from base import clock, storage
 from base.database.threads import DatabaseThreads
 from base.ids import uuid7
 from base.leases import LEASE
-from gateway.batches import outcomes, results
+from gateway.batches import claims, outcomes, results
 from gateway.batches.driver import Driver
 from gateway.batches.files.models import StoredFile
 from gateway.batches.files.services import delete_file, removal
@@ -457,3 +457,74 @@ def test_the_answers_of_a_batch_fill_no_disk(desk, gateways, driver, settings):
     assert {line["error"]["code"] for line in errors} == {"output_too_large"}
     ended = desk.now(batch)
     assert (ended.status, ended.completed + ended.failed) == ("completed", 20)
+
+
+def test_what_was_claimed_before_something_failed_is_taken_again(desk, gateways, driver, monkeypatch):
+    """They were renewed for ever, and run by nobody: this process took no more of anybody's."""
+    mine, theirs = begin(desk, 6), begin(Desk(make_world()), 6)
+    read, calls = claims._read, []
+
+    def broken(batch, lines):
+        calls.append(batch.id)
+        return fail() if len(calls) == 2 else read(batch, lines)
+
+    monkeypatch.setattr(claims, "_read", broken)
+    with pytest.raises(OperationalError):
+        driver.step()
+    end(driver)
+    assert len(gateways.sent) == 6
+    lapse()
+    end(driver)
+    assert [desk.now(batch).completed for batch in (mine, theirs)] == [6, 6]
+
+
+def test_a_tenants_lines_are_left_to_the_process_that_has_as_many_as_may_run(desk, gateways):
+    """Each would have been prepared, and refused for its lease, over and over."""
+    begin(desk, 20)
+    gateways.gate.clear()
+    with closing(Stepper(gateways)) as one, closing(Stepper(gateways)) as other:
+        one.step()
+        assert not other.step()
+        late = begin(Desk(make_world()), 2)
+        other.step()
+        assert {task.batch.id for task in other.driver._running.values()} == {late.id}
+        gateways.gate.set()
+
+
+def test_lines_that_wait_for_a_busy_model_keep_no_others_waiting(desk, gateways, driver):
+    gateways.answers |= {f"say {number}": [503] * 50 for number in range(6)}
+    batch = begin(desk, 12)
+    driver.step()
+    while desk.now(batch).completed != 6:
+        BatchLine.objects.filter(state=State.WAITING, number__lte=6).update(due_at=clock.now())
+        driver.step()
+    assert {task.line.number for task in gateways.sent} == set(range(1, 13))
+
+
+def test_a_storage_that_fails_for_a_while_ends_nothing(desk, gateways, driver, monkeypatch):
+    batch = begin(desk, 2)
+    with monkeypatch.context() as broken:
+        broken.setattr(storage, "read", lambda _: (_ for _ in ()).throw(PermissionError("for now")))
+        for _ in range(9):
+            end(driver)
+            make_due()
+    end(driver)
+    assert custom_ids(desk.results(batch)[0]) == ["c0", "c1"]
+    assert BatchLine.objects.filter(attempts=1).count() == 2
+
+
+def test_a_damaged_input_costs_its_own_lines_alone(desk, gateways, driver):
+    batch, other = begin(desk, 2), begin(Desk(make_world()), 2)
+    file = StoredFile.objects.unscoped().get(id=batch.input_file)
+    with storage.read(file) as opened:
+        content = opened.read().replace(b"c0", b"\xff0")
+    storage.remove(file)
+    draft = storage.drafts() / "damaged"
+    draft.write_bytes(content)
+    storage.put(file, draft)
+    for _ in range(9):
+        end(driver)
+        make_due()
+    output, errors = desk.results(batch)
+    assert (custom_ids(output), [line["error"]["code"] for line in errors]) == (["c1"], ["input_file_missing"])
+    assert desk.now(other).completed == 2

@@ -294,9 +294,9 @@ class Bench:
         if request.number in self.scripts.waiting:
             return not request.has_left  # it is about to end
         queues = self.runtime.turns._queues
-        waiting = {one.since for key in self._queues_of(request.customer) for one in queues[key]}
+        waiting = sum(len(queues[key]) for key in self._queues_of(request.customer))
         mine = [one for one in self.running if one.customer is request.customer and one.is_patient]
-        return request.is_patient and len(waiting) == sum(one.number not in self.scripts.waiting for one in mine)
+        return request.is_patient and waiting == sum(one.number not in self.scripts.waiting for one in mine)
 
     def _queues_of(self, customer: Customer) -> list[str]:
         return [key for key in self.runtime.turns._queues if key.startswith(f"credit:{customer.wallet}")]
