@@ -4,8 +4,8 @@
 
 A whole Sluice (`manage.py serve`: gateway, jobs, and a worker with the fake architecture, which answers with the last
 message) gets interactive streams of two tenants at a steady rate, first alone, then while a batch of one of the two
-runs: the time to their first token is measured both times. Then the gateway is killed (SIGKILL), and later the jobs; a
-second gateway or process is started by the supervisor alone. When the batch has ended, each line must have been
+runs: the time to their first token is measured both times. Then the gateway is killed twice (SIGKILL) while
+it runs lines; the supervisor alone starts another. When the batch has ended, each line must have been
 answered with its own text, once, in the order of the input; each must have one charged usage record at the batch's
 rate; nothing may be held; and the books must agree. Prints its table; the exit status says whether all was so.
 """
@@ -163,7 +163,7 @@ def run(stack: Stack, options: argparse.Namespace) -> bool:
     first, since = client.batches.retrieve(made.id).request_counts.completed, time.monotonic()
     beside = asyncio.run(first_tokens(stack, keys, **measure))
     speed = (client.batches.retrieve(made.id).request_counts.completed - first) / (time.monotonic() - since)
-    for child, share in (("gateway", 0.4), ("jobs", 0.7)):
+    for child, share in (("gateway", 0.4), ("gateway", 0.7)):
         before = wait(client, made.id, share=share, seconds=options.patience).request_counts
         stack.kill(child)
         print(

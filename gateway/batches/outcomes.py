@@ -128,7 +128,7 @@ def _outcome_of(line: BatchLine, reply: Reply | Exception, now: datetime) -> Out
         return _unknown(line, reply, now)
     try:
         body = msgspec.json.decode(reply.body, type=_Body)
-    except msgspec.MsgspecError:  # of a proxy
+    except msgspec.MsgspecError:
         return _unknown(line, UnknownError(f"the answer {reply.status} is no JSON"), now)
     if reply.status < 400:
         return _ended(line, _State.COMPLETED, now, reply, _counts(body.usage))
@@ -197,5 +197,5 @@ def _back_off(attempts: int) -> float:
 
 
 def _on_one_line(body: bytes) -> bytes:
-    """Return JSON without line ends: a proxy may have put some in."""
+    """Return JSON without line ends."""
     return msgspec.json.format(body, indent=-1) if b"\n" in body else body

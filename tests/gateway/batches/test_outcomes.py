@@ -132,7 +132,7 @@ def test_the_answer_stays_as_it_was_sent():
     assert "\n" not in outcome.answer
 
 
-def test_an_answer_is_one_line_whatever_a_proxy_made_of_it():
+def test_an_answer_is_one_line():
     outcome = outcome_of(line(), Reply(200, "r", None, b'{\n  "id": "x"\n}\n'), NOW)
     assert json.loads(outcome.answer)["response"]["body"] == {"id": "x"}
     assert "\n" not in outcome.answer
