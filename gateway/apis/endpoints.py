@@ -57,4 +57,4 @@ ENDPOINTS = (
     usage_of_request,
 )
 POSTS = {one.path: one for one in ENDPOINTS if one.method == "POST"}
-"""Those that a batch may name, among others."""
+"""The POSTs by path; a batch names one."""

@@ -65,7 +65,7 @@ class Call(Generic[T]):
 
     @property
     def runtime(self) -> Runtime:
-        """The process's open things."""
+        """The runtime of this process."""
         return runtime_of(self.scope)
 
     @property

@@ -90,10 +90,8 @@ async def generate(call: Call[R], intent: Intent, told: Callable[[Generation, R]
     """Answer `call` with a generation as it is told of the request; one whose intent is a stream as a `Format`."""
     async with watching(call.scope, call.receive) as client:
         generation = await start_generation(call.runtime, call.principal, intent, call.id)
-        if intent.stream:
-            await answer(generation, cast("Format", told(generation, call.request)), client, call.send, stream=True)
-        else:
-            await _answer_whole(generation, told(generation, call.request), client, call.send)
+        format_ = cast("Format", told(generation, call.request))  # whose methods of a stream only a stream calls
+        await answer(generation, format_, client, call.send, stream=intent.stream)
 
 
 async def answer_count(call: Call[Any], intent: Intent, told: Callable[[int], object]) -> None:

@@ -178,3 +178,61 @@ async def test_who_gives_up_waiting_keeps_nobody_in_another_gateway_out(redis_se
         await one.store.give_back(lease("runs"))
         await one.store.take([Take(bucket(), 0)])  # by now all of it has been answered
         assert isinstance(await other.store.take([], lease("new", 1)), Taken)
+
+
+class Short:
+    """Two queues, of a wallet and of a key's budget in it: each request is short of one of them, or of nothing."""
+
+    KEYS = ("budget", "wallet")
+
+    def __init__(self):
+        self.turns, self.waits, self.order, self.short = Turns(60.0), [], [], {}
+        self.turns.on_waited = self.waits.append
+
+    def ask(self, name, keys=KEYS, seconds=60.0):
+        async def asked(_):
+            return name
+
+        async def taken():
+            since = now()
+            await self.turns.take(keys, asked, self.short.get, since=since, until=since + seconds)
+            self.order.append(name)
+
+        return asyncio.ensure_future(taken())
+
+
+async def test_who_is_short_of_another_thing_leaves_the_queue_and_is_counted_once():
+    two = Short()
+    two.short = {"first": "budget", "other": "wallet"}
+    first = two.ask("first")
+    await waits(two, 1)
+    await two.ask("free", keys=("wallet",))  # of another key, for which there is enough
+    other = two.ask("other", keys=("wallet",))
+    await waits(two, 2)
+    two.short = {"first": "wallet"}
+    two.turns.wake("budget")
+    await turn()
+    assert two.turns.waiting == 2, "each stands in one queue"
+    two.short = {}
+    two.turns.wake("wallet")
+    await asyncio.gather(first, other)
+    assert two.order == ["free", "first", "other"]
+    assert len(two.waits) == 2
+    assert two.turns.waiting == 0
+
+
+async def test_requests_of_one_key_keep_their_order_whichever_queue_they_stand_in():
+    two = Short()
+    two.short = {"big": "wallet", "small": "wallet"}
+    big = two.ask("big")
+    await waits(two, 1)
+    small = two.ask("small")
+    await waits(two, 2)
+    two.short = {"big": "budget"}  # the small one fits
+    two.turns.wake("wallet")
+    await turn()
+    assert two.order == []
+    two.short = {}
+    two.turns.wake("budget")
+    await asyncio.gather(big, small)
+    assert two.order == ["big", "small"]

@@ -251,3 +251,21 @@ async def test_idle_connection_does_not_hold_a_stop_up(listening, client, monkey
     gateway.server.should_exit = True
     async with asyncio.timeout(30):  # half of its patience
         await gateway.task
+
+
+async def test_what_runs_without_a_connection_is_waited_for_too(listening):
+    """A batch's lines and responses in the background have none: a gateway that was replaced cut them at once."""
+    gateway = await Gateway(listening).up()
+    live = {1: "a line of a batch"}
+    gateway.server.lifespan.state["runtime"] = SimpleNamespace(live=live, leave=lambda: None, drain=drained)
+    gateway.server.leave()
+    await until(lambda: gateway.server.config.encoded_headers)
+    for _ in range(3):
+        await asyncio.sleep(serving.LOOK_SECONDS)
+    assert not gateway.task.done()
+    live.clear()
+    await gateway.task
+
+
+async def drained(_):
+    """Nothing is left."""
