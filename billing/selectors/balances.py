@@ -11,7 +11,7 @@ from billing.models import (
     CreditGrant,
     Wallet,
 )
-from billing.writer.expiry import kept_for_holds
+from billing.writer.grants import kept_for_holds
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,45 +1,30 @@
 """Changes of credit other than by requests: grants, voids, refunds, adjustments.
 
-Each service locks the wallet first and lets grants begin and expire by the database's clock, as every operation of the
-writer does. It moves credit by transfers only, and keeps three sums equal: the wallet's `posted`, the sum of its
-transfers, and what its grants have left minus its overdraft.
+Each locks the wallet, answers a key that was used before, and has the writer decide the rest, as it does for requests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F, Min, Q
+from django.db.models import Q
+from django.dispatch import Signal
 
 from base import clock
-from base.units import format_credits
-from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
-from billing.services.burndown import burn_order, is_live
+from billing.models import CreditGrant, LedgerTransfer, ScheduledGrant, Wallet
 from billing.services.errors import InsufficientCreditError, KeyReusedError
-from billing.services.wallets import account_of, lock, operator_account
+from billing.services.wallets import account_of, lock
 from billing.writer.apply import apply_now
-from billing.writer.expiry import kept_for_holds
-from billing.writer.operations import ExpireGrants
+from billing.writer.operations import Adjust, ExpireGrants, Grant, Moved, Refused, Void
 
-Kind = CreditGrant.Kind
 Code = LedgerTransfer.Code
 
-ISSUANCE = {
-    Kind.PROMOTIONAL: LedgerAccount.Kind.ISSUANCE_PROMO,
-    Kind.PLAN: LedgerAccount.Kind.ISSUANCE_PLAN,
-    Kind.PAID: LedgerAccount.Kind.ISSUANCE_PAID,
-}
-
-MAX_POSTED = 10**18
-"""µcr: far above any use, and so far below 2⁶³ that no sum of a wallet becomes a floating-point number on SQLite."""
-
-MOST_OPEN_GRANTS = 1000
-"""Grants with credit left that a wallet may have, those of its plan apart: a charge makes a transfer for each that it
-is taken from, in one transaction that nobody should wait for.
+credit_changed = Signal()
+"""Sent within the transaction of a change: `transfer` is the one with its key, and `amount` the µcr that came in (below
+zero: were taken out).
 """
 
 
@@ -64,21 +49,19 @@ def grant(
     currency's minor units. Raises ValueError that names the field for terms that can't be, KeyReusedError when `key`
     made another change, or a grant of other terms.
     """
-    wallet = _lock_and_roll(wallet_id)
+    lock(wallet_id)
     terms = {
-        "wallet_id": wallet_id,
         "amount": amount,
         "kind": kind,
         "priority": priority,
-        "expires_at": expires_at,
-        "source": source,
         "paid_amount": paid_amount,
         "currency": currency,
     }
     if (before := _transfer_of(key)) is not None:
-        made = before.grant
-        told = terms.keys() - {"expires_at", "source"}  # a void moves the end, and the source is only a word about it
-        if made is None or before.code != Code.GRANT or any(getattr(made, name) != terms[name] for name in told):
+        made = before.grant  # a void moves its end, and its source is only a word about it
+        if made is None or before.code != Code.GRANT or made.wallet_id != wallet_id:
+            raise KeyReusedError(key)
+        if any(getattr(made, name) != value for name, value in terms.items()):
             raise KeyReusedError(key)
         return made
     if amount <= 0:
@@ -89,12 +72,24 @@ def grant(
         raise ValueError("paid_amount: must not be below zero")
     if currency and not re.fullmatch("[A-Z]{3}", currency):
         raise ValueError("currency: three letters, as EUR")
-    now = clock.now()
-    if expires_at is not None and expires_at <= now:
+    if expires_at is not None and expires_at <= clock.now():
         raise ValueError("expires_at: must be in the future")
-    made = CreditGrant(effective_at=now, remaining=amount, **terms)
-    debit = operator_account(ISSUANCE[kind])
-    return _fill(wallet, made, debit=debit, code=Code.GRANT, key=key, actor=actor, reason=reason)
+    op = Grant(
+        wallet=wallet_id,
+        amount=amount,
+        kind=str(kind),
+        key=key,
+        actor=actor,
+        reason=reason,
+        priority=priority,
+        expires_at=expires_at,
+        source=source,
+        paid_amount=paid_amount,
+        currency=currency,
+    )
+    apply_now([op])
+    _announce(key, amount)
+    return CreditGrant.objects.get(pk=op.id)
 
 
 def schedule(
@@ -122,7 +117,7 @@ def schedule(
             source=source,
             reason=reason,
         )
-    _write_sums(wallet, posted=0)
+    apply_now([ExpireGrants(wallet.pk)])
 
 
 @transaction.atomic
@@ -132,14 +127,13 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
     What open holds may still need of it stays until they are closed; what they leave goes to breakage as if it had
     expired. Repeating it with the same `key` returns the same sum; another use of `key` raises KeyReusedError.
     """
-    wallet, ended = _locked_grant(grant_id)
+    ended = _locked(grant_id)
     if (before := _taken_by(key, Code.VOID, ended)) is not None:
         return before
-    now = clock.now()
-    if not is_live(ended, now):
-        return 0
-    end, free = _end_of(wallet, ended, now)
-    return _end(wallet, ended, now, end, free, code=Code.VOID, key=key, actor=actor, reason=reason)
+    taken = _moved(Void(wallet=ended.wallet_id, grant=ended.pk, key=key, actor=actor, reason=reason))
+    if taken:
+        _announce(key, -taken)
+    return taken
 
 
 @transaction.atomic
@@ -150,7 +144,7 @@ def refund(*, grant_id: UUID, key: str, actor: str, reason: str, reference: str,
     `reference` names the payment; both are kept with the grant. Repeating it with the same `key` returns the same sum.
     Raises ValueError that names the field for what can't be, KeyReusedError when `key` made another change.
     """
-    wallet, ended = _locked_grant(grant_id)
+    ended = _locked(grant_id)
     if (before := _taken_by(key, Code.REFUND, ended)) is not None:
         if ended.refund_reference != reference or money not in (None, ended.refunded_amount):
             raise KeyReusedError(key)
@@ -161,19 +155,20 @@ def refund(*, grant_id: UUID, key: str, actor: str, reason: str, reference: str,
         raise ValueError("grant: nothing was paid for it; void it instead")
     if money is not None and not 0 <= money <= ended.paid_amount:
         raise ValueError(f"money: between 0 and the {ended.paid_amount} that were paid")
-    now = clock.now()
-    end, free = _end_of(wallet, ended, now)
-    if not free or not is_live(ended, now):
+    taken = _moved(Void(wallet=ended.wallet_id, grant=ended.pk, key=key, actor=actor, reason=reason, is_refund=True))
+    if not taken:
         raise ValueError("grant: nothing is left of it that isn't held")
-    ended.refunded_amount = ended.paid_amount * free // ended.amount if money is None else money
-    ended.refund_reference = reference
-    ended.save(update_fields=["refunded_amount", "refund_reference"])
-    return _end(wallet, ended, now, end, free, code=Code.REFUND, key=key, actor=actor, reason=reason)
+    CreditGrant.objects.filter(pk=ended.pk).update(
+        refunded_amount=ended.paid_amount * taken // ended.amount if money is None else money,
+        refund_reference=reference,
+    )
+    _announce(key, -taken)
+    return taken
 
 
 @transaction.atomic
 def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -> None:
-    """Correct the wallet by `amount` µcr: a new promotional grant when positive, else taken in burn-down order.
+    """Correct the wallet by `amount` µcr: a new promotional grant when positive, else taken in burn order.
 
     Repeating it with the same `key` changes nothing. Raises InsufficientCreditError if that would take held credit,
     ValueError without an amount or reason, KeyReusedError when `key` made another change.
@@ -182,54 +177,33 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
         raise ValueError("reason: an adjustment needs one")
     if not amount:
         raise ValueError("amount: must not be zero")
-    wallet = _lock_and_roll(wallet_id)
-    other_account = operator_account(LedgerAccount.Kind.ADJUSTMENT)
-    account = account_of(wallet)
+    wallet = lock(wallet_id)
     if _transfer_of(key) is not None:
-        if _adjusted_by(key, account) != amount:
+        if _adjusted_by(key, wallet) != amount:
             raise KeyReusedError(key)
         return
-    now = clock.now()
-    if amount > 0:
-        made = CreditGrant(
-            wallet=wallet,
-            effective_at=now,
-            kind=Kind.PROMOTIONAL,
-            amount=amount,
-            remaining=amount,
-            source="adjustment",
-        )
-        _fill(wallet, made, debit=other_account, code=Code.ADJUSTMENT, key=key, actor=actor, reason=reason)
-        return
-    live = [one for one in _with_credit(wallet) if is_live(one, now)]
-    available = min(wallet.posted - wallet.held, sum(one.remaining for one in live))
-    if available < -amount:
-        raise InsufficientCreditError(-amount, max(available, 0))
-    wanted = -amount
-    for order, one in enumerate(sorted(live, key=burn_order)):
-        part = min(wanted, one.remaining)
-        if not part:
-            break
-        wanted -= part
-        CreditGrant.objects.filter(pk=one.pk).update(remaining=F("remaining") - part)
-        LedgerTransfer.objects.create(
-            debit=account,
-            credit=other_account,
-            amount=part,
-            code=Code.ADJUSTMENT,
-            order=order,
-            grant=one,
-            key=_part_key(key, order),
-            actor=actor,
-            reason=reason,
-        )
-    _write_sums(wallet, posted=amount)
+    _moved(Adjust(wallet=wallet_id, amount=amount, key=key, actor=actor, reason=reason))
+    _announce(key, amount)
 
 
-def _locked_grant(grant_id: UUID) -> tuple[Wallet, CreditGrant]:
-    """Lock a grant's wallet, let its grants begin and expire, and return both."""
-    wallet = _lock_and_roll(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
-    return wallet, CreditGrant.objects.get(pk=grant_id)
+def _moved(op: Void | Adjust) -> int:
+    """Apply it, and return how many µcr came in or were taken out; InsufficientCreditError where too few are free."""
+    [answer] = apply_now([op])
+    if isinstance(answer, Refused) and isinstance(op, Adjust):
+        raise InsufficientCreditError(-op.amount, answer.available)
+    assert isinstance(answer, Moved), answer
+    return answer.amount
+
+
+def _announce(key: str, amount: int) -> None:
+    of_key = LedgerTransfer.objects.select_related("grant", "debit__wallet", "credit__wallet").get(key=key)
+    credit_changed.send(LedgerTransfer, transfer=of_key, amount=amount)
+
+
+def _locked(grant_id: UUID) -> CreditGrant:
+    """Lock a grant's wallet, and return the grant as it is then."""
+    lock(CreditGrant.objects.values_list("wallet_id", flat=True).get(pk=grant_id))
+    return CreditGrant.objects.get(pk=grant_id)
 
 
 def _taken_by(key: str, code: LedgerTransfer.Code, ended: CreditGrant) -> int | None:
@@ -242,121 +216,19 @@ def _taken_by(key: str, code: LedgerTransfer.Code, ended: CreditGrant) -> int | 
     return before.amount
 
 
-def _end_of(wallet: Wallet, ended: CreditGrant, now: datetime) -> tuple[datetime, int]:
-    """Return when a grant ends that is to end now, and how many µcr of it no open hold may need.
+def _adjusted_by(key: str, wallet: Wallet) -> int:
+    """Return by how much the adjustment of that very key changed the wallet, 0 if there was none.
 
-    Every open hold was made before this, whatever the clocks say: the grant must have been live for each.
+    The first of its transfers has the key itself, the others `key:order`. Callers choose keys freely: one may begin
+    with another, or look like the key of another's part.
     """
-    holds = list(Hold.objects.filter(wallet=wallet).values_list("reserved_at", "amount"))
-    end = max([now, *(reserved_at + timedelta(microseconds=1) for reserved_at, _ in holds)])
-    earlier = [one for one in _with_credit(wallet) if one.expires_at is not None and one.expires_at <= now]
-    kept = kept_for_holds(
-        [*((one.pk, one.expires_at, one.remaining) for one in earlier), (ended.pk, end, ended.remaining)], holds
-    )
-    return end, ended.remaining - kept[ended.pk]
-
-
-def _end(
-    wallet: Wallet,
-    ended: CreditGrant,
-    now: datetime,
-    end: datetime,
-    taken: int,
-    *,
-    code: LedgerTransfer.Code,
-    key: str,
-    actor: str,
-    reason: str,
-) -> int:
-    """Have the grant end at `end`, transfer `taken` µcr of it to the issuance account, and return that sum."""
-    is_empty = taken == ended.remaining
-    CreditGrant.objects.filter(pk=ended.pk).update(
-        remaining=F("remaining") - taken, expires_at=end, voided_at=now if is_empty else None
-    )
-    if taken:
-        LedgerTransfer.objects.create(
-            debit=account_of(wallet),
-            credit=operator_account(ISSUANCE[Kind(ended.kind)]),
-            amount=taken,
-            code=code,
-            grant=ended,
-            key=key,
-            actor=actor,
-            reason=reason,
-        )
-    _write_sums(wallet, posted=-taken)
-    return taken
-
-
-def _part_key(key: str, order: int) -> str:
-    """Return the key of an adjustment's transfer: the first has the adjustment's own."""
-    return f"{key}:{order}" if order else key
-
-
-def _adjusted_by(key: str, account: LedgerAccount) -> int:
-    """Return by how much the adjustment of that very key changed the account, 0 if there was none.
-
-    Callers choose keys freely: one may begin with another, or look like the key of another's part.
-    """
+    account = account_of(wallet)
     found = LedgerTransfer.objects.filter(Q(key=key) | Q(key__startswith=f"{key}:"), code=Code.ADJUSTMENT)
     return sum(
         one.amount if one.credit_id == account.pk else -one.amount
         for one in found
-        if one.key == _part_key(key, one.order) and account.pk in (one.credit_id, one.debit_id)
+        if one.key == (f"{key}:{one.order}" if one.order else key) and account.pk in (one.credit_id, one.debit_id)
     )
-
-
-def _lock_and_roll(wallet_id: UUID) -> Wallet:
-    """Lock the wallet, let its grants begin and expire, and return it as it is afterwards."""
-    lock(wallet_id)
-    apply_now([ExpireGrants(wallet_id)])
-    return Wallet.objects.get(pk=wallet_id)
-
-
-def _fill(
-    wallet: Wallet,
-    made: CreditGrant,
-    *,
-    debit: LedgerAccount,
-    code: LedgerTransfer.Code,
-    key: str,
-    actor: str,
-    reason: str,
-) -> CreditGrant:
-    """Save the grant with the transfer that fills it, and repay from it what the wallet is overdrawn by."""
-    if wallet.posted + made.amount > MAX_POSTED:
-        raise ValueError(f"amount: a wallet holds at most {format_credits(MAX_POSTED, separator=',')} credits")
-    present = [one.remaining for one in _with_credit(wallet)]
-    if len(present) >= MOST_OPEN_GRANTS and made.kind != Kind.PLAN:
-        raise ValueError(f"wallet: it has {len(present)} grants with credit left, the most that one may have")
-    overdrawn = sum(present) - wallet.posted
-    repaid = min(max(overdrawn, 0), made.amount)
-    made.remaining = made.amount - repaid
-    made.save(force_insert=True)
-    account = account_of(wallet)
-    LedgerTransfer.objects.create(
-        debit=debit, credit=account, amount=made.amount, code=code, grant=made, key=key, actor=actor, reason=reason
-    )
-    if repaid:
-        # Two transfers through the adjustment account: out of the grant, then into the wallet without a grant.
-        through = operator_account(LedgerAccount.Kind.ADJUSTMENT)
-        repay = Code.OVERDRAFT_REPAID
-        LedgerTransfer.objects.create(debit=account, credit=through, amount=repaid, code=repay, order=0, grant=made)
-        LedgerTransfer.objects.create(debit=through, credit=account, amount=repaid, code=repay, order=1)
-    _write_sums(wallet, posted=made.amount)
-    return made
-
-
-def _write_sums(wallet: Wallet, *, posted: int) -> None:
-    """Add to the wallet's `posted`, and note when its next grant ends or begins."""
-    ends = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0).aggregate(first=Min("expires_at"))["first"]
-    begins = ScheduledGrant.objects.filter(wallet=wallet).aggregate(first=Min("begins_at"))["first"]
-    first = min((moment for moment in (ends, begins) if moment is not None), default=None)
-    Wallet.objects.filter(pk=wallet.pk).update(posted=F("posted") + posted, next_grant_change_at=first)
-
-
-def _with_credit(wallet: Wallet) -> Iterable[CreditGrant]:
-    return CreditGrant.objects.filter(wallet=wallet, remaining__gt=0)
 
 
 def _transfer_of(key: str) -> LedgerTransfer | None:

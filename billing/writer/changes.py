@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import Enum
+from enum import IntEnum
 from uuid import UUID
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from billing.rating import CLASSES
 from billing.writer.budgets import BudgetRow
 from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
-from billing.writer.view import GrantRow, ScheduledRow, WalletRow
+from billing.writer.view import GrantRow, WalletRow
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -34,19 +34,45 @@ class Burn(msgspec.Struct, frozen=True):
     grant: UUID | None
 
 
-@dataclass(slots=True)
-class Expiry:
-    """One transfer to breakage: `amount` µcr of a grant that has ended."""
+class Code(IntEnum):
+    """The codes of transfers other than charges (`LedgerTransfer.Code`)."""
 
-    grant: GrantRow
-    amount: int = 0
+    GRANT = 1
+    TRUE_UP = 3
+    EXPIRY = 4
+    VOID = 5
+    ADJUSTMENT = 6
+    OVERDRAFT_REPAID = 7
+    REFUND = 8
 
 
-class Begun(msgspec.Struct, frozen=True):
-    """A scheduled grant that has begun; `repaid` µcr of it go to what the wallet was overdrawn by."""
+class Transfer(msgspec.Struct, frozen=True):
+    """One transfer other than a charge's, between two kinds of ledger account: "wallet" is the wallet's own.
 
-    scheduled: ScheduledRow
-    repaid: int
+    `grant` is the grant that it draws from or fills; None: the wallet's overdraft.
+    """
+
+    code: Code
+    wallet: UUID
+    debit: str
+    credit: str
+    amount: int
+    grant: UUID | None
+    effective_at: datetime
+    order: int = 0
+    request: UUID | None = None
+    key: str | None = None
+    actor: str = ""
+    reason: str = ""
+
+
+class NewGrant(msgspec.Struct, frozen=True):
+    """A grant to be made, with the terms that only the database keeps; it is inserted with nothing taken from it."""
+
+    row: GrantRow
+    source: str
+    paid_amount: int | None = None
+    currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,26 +81,6 @@ class Correction:
 
     operation: TrueUp
     revision: int
-
-
-class Direction(Enum):
-    """The kinds of ledger account (debit, credit) between which a part of a true-up's difference is transferred."""
-
-    DEBIT = ("wallet", "usage")
-    CREDIT = ("usage", "wallet")
-    EXPIRED = ("usage", "breakage")  # due to a grant that has ended
-
-
-@dataclass(frozen=True, slots=True)
-class TrueUpTransfer:
-    """One transfer of a true-up's difference, from or to a grant, or the wallet's overdraft (`grant` is None)."""
-
-    direction: Direction
-    wallet: UUID
-    request: UUID
-    order: int
-    amount: int
-    grant: UUID | None
 
 
 @dataclass(slots=True)
@@ -88,15 +94,21 @@ class Changes:
     renewed: dict[UUID, Mapping[str, int]] = field(default_factory=dict)
     wallets: dict[UUID, list[int]] = field(default_factory=dict)  # wallet → [Δposted, Δheld]
     grants: dict[UUID, int] = field(default_factory=dict)  # grant → µcr taken (given back when negative)
-    begun: list[Begun] = field(default_factory=list)
+    given: list[NewGrant] = field(default_factory=list)
+    begun: list[UUID] = field(default_factory=list)  # scheduled grants that are among them
     closed: list[Closing] = field(default_factory=list)
     burns: list[Burn] = field(default_factory=list)
-    expired: dict[UUID, Expiry] = field(default_factory=dict)  # by grant
+    transfers: list[Transfer] = field(default_factory=list)
+    expired: dict[UUID, tuple[GrantRow, int]] = field(default_factory=dict)  # grant → µcr of it that went to breakage
+    voided: dict[UUID, GrantRow] = field(default_factory=dict)  # that end at another moment than before
     corrections: list[Correction] = field(default_factory=list)
-    true_up_transfers: list[TrueUpTransfer] = field(default_factory=list)
     grant_changes: dict[UUID, datetime | None] = field(default_factory=dict)  # wallet → when its grants change next
-
     budgets: dict[UUID, BudgetRow] = field(default_factory=dict)  # those that changed, as they are then
+
+    @property
+    def has_transfers(self) -> bool:
+        """True when transfers other than charges' have to be written."""
+        return bool(self.transfers or self.expired)
 
     @property
     def has_usage_events(self) -> bool:
@@ -136,25 +148,9 @@ class Changes:
     def expire(self, grant: GrantRow, amount: int, wallet: WalletRow) -> None:
         """Move `amount` µcr of a grant that has ended from the wallet to breakage."""
         self.take(grant, amount)
-        self.expired.setdefault(grant.id, Expiry(grant)).amount += amount
+        _, before = self.expired.get(grant.id, (grant, 0))
+        self.expired[grant.id] = grant, before + amount
         self.move(wallet, posted=-amount)
-
-    def begin(self, scheduled: ScheduledRow, wallet: WalletRow, overdrawn: int) -> GrantRow:
-        """Give the wallet a scheduled grant, which repays at once what it is `overdrawn` by, and return its row."""
-        repaid = min(max(overdrawn, 0), scheduled.amount)
-        self.begun.append(Begun(scheduled, repaid))
-        self.move(wallet, posted=scheduled.amount)
-        return GrantRow(
-            scheduled.id,
-            scheduled.wallet,
-            scheduled.amount - repaid,
-            scheduled.begins_at,
-            scheduled.expires_at,
-            scheduled.amount,
-            is_voided=False,
-            priority=scheduled.priority,
-            is_paid=scheduled.kind == "paid",
-        )
 
     def note_next_change(self, wallet: WalletRow, moment: datetime | None) -> None:
         """Note when the wallet's next grant ends or begins (None: none will), unless its row says so already."""

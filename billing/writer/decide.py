@@ -7,17 +7,19 @@ before it changed, so a flush of many gives the same answers and rows as a trans
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Burn, Changes, Closing, counted
-from billing.writer.expiry import burnable, note_next_changes, roll
+from billing.writer.grants import adjust, burnable, give, note_next_changes, roll, void
 from billing.writer.operations import (
+    Adjust,
     Answer,
     ExpireGrants,
     Extend,
+    Grant,
     GrantsExpired,
     Held,
     Locked,
@@ -32,6 +34,7 @@ from billing.writer.operations import (
     Settled,
     Stale,
     TrueUp,
+    Void,
 )
 from billing.writer.trueup import true_up
 from billing.writer.view import HELD, HoldRow, View, WalletRow
@@ -52,29 +55,12 @@ def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | L
     that can never be applied, naming it; the caller then applies the others without it.
     """
     changes = Changes(now=view.now)
-    answers = [Locked() if view.is_locked(operation) else _answer(operation, view, changes) for operation in operations]
+    answers: list[Answer | Locked] = [
+        Locked() if view.is_locked(operation) else _RULES[type(operation)](operation, view, changes)
+        for operation in operations
+    ]
     note_next_changes(view, changes)
     return answers, changes
-
-
-def _answer(operation: Operation, view: View, changes: Changes) -> Answer:  # noqa: PLR0911 - one rule each
-    match operation:
-        case Reserve():
-            return _reserve(operation, view, changes)
-        case Extend() | Repin():
-            return _extend(operation, view, changes)
-        case Renew():
-            return _renew(operation, view, changes)
-        case Settle():
-            return _settle(operation, view, changes)
-        case Release():
-            return _release(operation, view, changes)
-        case TrueUp():
-            roll(view.wallet(operation.wallet), view, changes)
-            return true_up(operation, view, changes)
-        case ExpireGrants():
-            wallet = view.wallet(operation.wallet)
-            return GrantsExpired(roll(wallet, view, changes), wallet.posted, wallet.held)
 
 
 def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
@@ -146,6 +132,11 @@ def _refused(rooms: Sequence[_Room], least: int) -> Refused:
     lasting = min(rooms, key=operator.attrgetter("freed"))
     named = lasting if lasting.freed < least else min(rooms)
     return Refused(named.limit, named.now, lasting.freed)
+
+
+def _expire(op: ExpireGrants, view: View, changes: Changes) -> Answer:
+    wallet = view.wallet(op.wallet)
+    return GrantsExpired(roll(wallet, view, changes), wallet.posted, wallet.held)
 
 
 def _renew(op: Renew, view: View, changes: Changes) -> Answer:
@@ -232,3 +223,18 @@ def _closed_before(request: UUID, charge: int, wallet: WalletRow, view: View) ->
 def _check_wallet(request: UUID, hold: HoldRow, wallet: UUID) -> None:
     if hold.wallet != wallet:
         raise ValueError(f"request {request}: its hold is on wallet {hold.wallet}, not on {wallet}")
+
+
+_RULES: dict[type[Operation], Callable[[Any, View, Changes], Answer]] = {
+    Reserve: _reserve,
+    Extend: _extend,
+    Repin: _extend,
+    Renew: _renew,
+    Settle: _settle,
+    Release: _release,
+    TrueUp: true_up,
+    ExpireGrants: _expire,
+    Grant: give,
+    Void: void,
+    Adjust: adjust,
+}

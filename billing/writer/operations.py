@@ -1,20 +1,23 @@
 """The writer's operations and their answers, as plain data. A request takes two at least: Reserve, then Settle or
 Release. They are structs: a frozen dataclass takes four times as long to make.
 
-Amounts are µcr. A request's id is also its hold's id. Every operation is safe to repeat: a second Reserve or Repin of
-an open hold answers Held with what is held, a second Settle of a settled request answers Settled again when the charge
-is the same, and Stale otherwise; so does a second TrueUp.
+Amounts are µcr. A request's id is also its hold's id. Operations of requests are safe to repeat: a second Reserve or
+Repin of an open hold answers Held with what is held, a second Settle of a settled request answers Settled again when
+the charge is the same, and Stale otherwise; so does a second TrueUp. Grant, Void and Adjust have keys, unique in the
+ledger: `services.credits` answers a key that was used before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from base import leases
+from base.ids import uuid7
 
 LEASE_SECONDS = leases.SECONDS
 """How long the lease of a hold lasts after the hold was made or renewed, by the database's clock: until then no sweep
@@ -120,7 +123,7 @@ class TrueUp(msgspec.Struct, frozen=True):
     """Correct a closed request whose usage record is an estimate: `charge` is the whole exact charge for `classes`.
 
     The record gets its next revision, which is exact and final, and the difference is posted once. More is taken from
-    the grants that are live now in burn-down order, then overdraws; less is given back to where the charge was taken
+    the grants that are live now in burn order, then overdraws; less is given back to where the charge was taken
     from, last taken first. `finish` says how the request really ended; "" keeps what the estimate says.
     """
 
@@ -132,8 +135,8 @@ class TrueUp(msgspec.Struct, frozen=True):
 
 
 class ExpireGrants(msgspec.Struct, frozen=True):
-    """Give the wallet its scheduled grants that have begun, and post what has expired of its grants to breakage; what
-    open holds made before their end may need is kept.
+    """Give the wallet its scheduled grants that have begun, post what has expired of its grants to breakage (what open
+    holds made before their end may need is kept), and note when its next grant begins or ends.
 
     Every other operation that depends on available credit does the same first: this is for wallets in no use.
     """
@@ -141,7 +144,50 @@ class ExpireGrants(msgspec.Struct, frozen=True):
     wallet: UUID
 
 
-Operation = Reserve | Extend | Repin | Renew | Settle | Release | TrueUp | ExpireGrants
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """Add `amount` µcr to the wallet as a grant, and repay from it at once what the wallet is overdrawn by."""
+
+    wallet: UUID
+    amount: int
+    kind: str  # CreditGrant.Kind
+    key: str
+    actor: str
+    reason: str
+    priority: int = 50
+    expires_at: datetime | None = None
+    source: str = ""
+    paid_amount: int | None = None
+    currency: str = ""
+    id: UUID = msgspec.field(default_factory=uuid7)
+
+
+class Void(msgspec.Struct, frozen=True, kw_only=True):
+    """End a grant now, and transfer what no open hold may need of it to its issuance account. What holds leave of it
+    goes to breakage, as if it had expired. Nothing happens to a grant that has ended or is used up.
+    """
+
+    wallet: UUID
+    grant: UUID
+    key: str
+    actor: str
+    reason: str
+    is_refund: bool = False  # money is paid back for it
+
+
+class Adjust(msgspec.Struct, frozen=True, kw_only=True):
+    """Correct the wallet by `amount` µcr: a new promotional grant when positive, else taken from the live grants in
+    burn order, or refused where that would take held credit.
+    """
+
+    wallet: UUID
+    amount: int
+    key: str
+    actor: str
+    reason: str
+    grant: UUID = msgspec.field(default_factory=uuid7)
+
+
+Operation = Reserve | Extend | Repin | Renew | Settle | Release | TrueUp | ExpireGrants | Grant | Void | Adjust
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -152,10 +198,10 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Reserve, Extend or Repin was refused: `limit` says why (``wallet``: too little credit, ``wallet_frozen``, or the
-    limit of a budget: ``day``, ``month``, ``total``), and `available` how many µcr are left there. `freed` is how many
-    there would be under all limits if other requests gave back all that they hold: what fits in that may be asked
-    again, and for what doesn't, `limit` is the one that would still be in the way.
+    """Reserve, Extend, Repin or Adjust was refused: `limit` says why (``wallet``: too little credit, ``wallet_frozen``,
+    or the limit of a budget: ``day``, ``month``, ``total``), and `available` how many µcr are left there. `freed` is
+    how many there would be under all limits if other requests gave back all that they hold: what fits in that may be
+    asked again, and for what doesn't, `limit` is the one that would still be in the way.
     """
 
     limit: str
@@ -199,7 +245,13 @@ class GrantsExpired(msgspec.Struct, frozen=True):
     held: int
 
 
-Answer = Held | Refused | Renewed | Settled | Stale | GrantsExpired
+class Moved(msgspec.Struct, frozen=True):
+    """`amount` µcr came into the wallet by a Grant or an Adjust, or were taken out by a Void or an Adjust."""
+
+    amount: int
+
+
+Answer = Held | Refused | Renewed | Settled | Stale | GrantsExpired | Moved
 
 
 class Locked(msgspec.Struct, frozen=True):
@@ -210,4 +262,4 @@ def requests_of(operation: Operation) -> Iterable[UUID]:
     """Return the ids of the requests that an operation is about."""
     if isinstance(operation, Renew):
         return operation.checkpoints.keys()
-    return () if isinstance(operation, ExpireGrants) else (operation.request,)
+    return () if isinstance(operation, ExpireGrants | Grant | Void | Adjust) else (operation.request,)

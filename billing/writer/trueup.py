@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 
-from billing.writer.changes import Changes, Correction, Direction, TrueUpTransfer, counted
+from billing.writer.changes import Changes, Code, Correction, Transfer, counted
+from billing.writer.grants import roll
 from billing.writer.operations import Answer, Settled, Stale, TrueUp
 from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow
+
+
+class Direction(Enum):
+    """The kinds of ledger account (debit, credit) between which a part of a true-up's difference is transferred."""
+
+    DEBIT = ("wallet", "usage")
+    CREDIT = ("usage", "wallet")
+    EXPIRED = ("usage", "breakage")  # due to a grant that has ended
+
 
 Part = tuple[Direction, int, GrantRow | None]
 
@@ -17,6 +28,7 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
         raise ValueError(f"true-up {op.request}: a negative charge")
     counted(op.request, op.classes)
     wallet = view.wallet(op.wallet)
+    roll(wallet, view, changes)
     record = view.records.get(op.request)
     if record is None:
         return Stale()
@@ -28,8 +40,10 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
     difference = op.charge - record.charge
     parts = _taken(difference, wallet, view) if difference > 0 else _given_back(-difference, record, wallet, view)
     for order, (direction, amount, grant) in enumerate(parts):
-        changes.true_up_transfers.append(
-            TrueUpTransfer(direction, wallet.id, op.request, order, amount, grant.id if grant else None)
+        debit, credit = direction.value
+        source = grant.id if grant else None
+        changes.transfers.append(
+            Transfer(Code.TRUE_UP, wallet.id, debit, credit, amount, source, view.now, order=order, request=op.request)
         )
         if direction is not Direction.EXPIRED:
             back = amount if direction is Direction.CREDIT else -amount
@@ -43,7 +57,7 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
 
 
 def _taken(amount: int, wallet: WalletRow, view: View) -> Iterator[Part]:
-    """Yield the parts of a further charge: from live grants in burn-down order, then from the overdraft."""
+    """Yield the parts of a further charge: from live grants in burn order, then from the overdraft."""
     for grant in view.grants.get(wallet.id, []):
         part = 0 if grant.has_ended_by(view.now) else min(amount, grant.remaining)
         if part:

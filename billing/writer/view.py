@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -11,8 +12,10 @@ from uuid import UUID
 from base.ids import day_of
 from billing.writer.budgets import BudgetRow
 from billing.writer.operations import (
+    Adjust,
     ExpireGrants,
     Extend,
+    Grant,
     Operation,
     Release,
     Renew,
@@ -20,7 +23,11 @@ from billing.writer.operations import (
     Reserve,
     Settle,
     TrueUp,
+    Void,
 )
+
+CREDIT = ExpireGrants | Grant | Void | Adjust
+"""Operations on a wallet and its grants, by no request: its open holds and scheduled grants are read for each."""
 
 HELD = 0  # Hold.State
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -59,7 +66,7 @@ class HoldRow:
 
 @dataclass(slots=True)
 class GrantRow:
-    """A grant of a wallet; they come in burn-down order."""
+    """A grant of a wallet."""
 
     id: UUID
     wallet: UUID
@@ -69,12 +76,12 @@ class GrantRow:
     amount: int
     is_voided: bool
     priority: int = 50
-    is_paid: bool = False
+    kind: str = "promotional"
 
     @property
     def order(self) -> tuple[int, datetime, bool, datetime, UUID]:
-        """The key of the burn-down order: priority, expiry (never last), anything before paid, age, id."""
-        return self.priority, self.expires_at or _NEVER, self.is_paid, self.effective_at, self.id
+        """The key of the burn order: priority, expiry (never last), anything before paid, age, id."""
+        return self.priority, self.expires_at or _NEVER, self.kind == "paid", self.effective_at, self.id
 
     def has_ended_by(self, moment: datetime) -> bool:
         """Return whether its end is at or before `moment`."""
@@ -84,6 +91,17 @@ class GrantRow:
     def used(self) -> int:
         """The µcr taken from it so far: as much can be given back to it."""
         return self.amount - self.remaining
+
+
+def in_burn_order(grants: Iterable[GrantRow]) -> dict[UUID, list[GrantRow]]:
+    """Return the grants of each wallet, those first that are burnt first."""
+    found: dict[UUID, list[GrantRow]] = defaultdict(list)
+    for grant in grants:
+        found[grant.wallet].append(grant)
+    for of_one in found.values():
+        if len(of_one) > 1:
+            of_one.sort(key=operator.attrgetter("order"))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +115,8 @@ class ScheduledRow:
     expires_at: datetime | None
     priority: int
     kind: str
+    source: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +148,7 @@ class View:
     now: datetime
     wallets: dict[UUID, WalletRow]
     holds: dict[UUID, HoldRow]
-    grants: dict[UUID, list[GrantRow]]
+    grants: dict[UUID, list[GrantRow]]  # of a wallet, in burn order
     charges: dict[UUID, int] = field(default_factory=dict)  # closed requests: the charge of the latest revision
     records: dict[UUID, RecordRow] = field(default_factory=dict)  # of requests to be corrected
     open_holds: dict[UUID, dict[UUID, HoldRow]] = field(default_factory=dict)  # of wallets whose grants changed
@@ -221,7 +241,7 @@ class Demand:
             if isinstance(operation, TrueUp):
                 restoring.add(operation.wallet)
                 closed.add(operation.request)
-            elif not isinstance(operation, ExpireGrants):
+            elif not isinstance(operation, CREDIT):
                 holds.add(operation.request)
                 if isinstance(operation, Settle):
                     burning.add(operation.wallet)
@@ -238,7 +258,7 @@ class Demand:
 class FollowUp:
     """Rows that only the answers to a Demand show to be needed; mostly none."""
 
-    due: list[UUID]  # wallets with a grant that may have ended or begun: their open holds and scheduled grants are read
+    due: list[UUID]  # wallets with a grant that may have ended or begun, or by CREDIT: open holds, scheduled are read
     unread: list[UUID]  # those of `due` whose grants weren't read yet
     closed: list[tuple[UUID, date]]  # requests to be closed that have no open hold: their charges are read
     absent: list[UUID]  # wallets and holds that were not read: locked by others, or not there
@@ -247,10 +267,12 @@ class FollowUp:
     @classmethod
     def of(cls, operations: Sequence[Operation], demand: Demand, view: View) -> FollowUp:
         """Return what `view`, read by `demand`, still lacks for the operations."""
+        by_credit = {operation.wallet for operation in operations if isinstance(operation, CREDIT)}
         due = [
             wallet.id
             for wallet in view.wallets.values()
-            if wallet.next_grant_change_at is not None and wallet.next_grant_change_at <= view.now
+            if wallet.id in by_credit
+            or (wallet.next_grant_change_at is not None and wallet.next_grant_change_at <= view.now)
         ]
         read = {*demand.burning, *demand.restoring}
         closed: list[tuple[UUID, date]] = []

@@ -5,6 +5,7 @@ A database's encoder turns these into parameters: the shared values first, then 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -15,7 +16,7 @@ import msgspec
 from base.ids import day_of, uuid7
 from base.leases import LEASE
 from billing.rating import CLASSES, FORMULA
-from billing.writer.changes import Changes
+from billing.writer.changes import Changes, Code, Transfer
 from billing.writer.operations import Settle
 
 Row = tuple[Any, ...]
@@ -82,22 +83,35 @@ def _revisions(changes: Changes) -> Iterator[Row]:
         )  # fmt: skip
 
 
-def _true_up_transfers(changes: Changes) -> Iterator[Row]:
-    """Yield the transfers of true-ups: wallet, debit's kind, credit's kind, request, order, amount, grant."""
-    for one in changes.true_up_transfers:
-        yield one.wallet, *one.direction.value, one.request, one.order, one.amount, one.grant
+def _transfers(changes: Changes) -> Iterator[Row]:
+    """Yield the transfers other than charges': wallet, debit's kind, credit's kind, amount, code, request, order, key,
+    grant, when it takes effect, actor, reason.
+    """
+    expiries = (
+        Transfer(Code.EXPIRY, ended.wallet, "wallet", "breakage", amount, ended.id, ended.expires_at or changes.now)
+        for ended, amount in changes.expired.values()
+    )
+    for one in itertools.chain(changes.transfers, expiries):
+        yield (
+            one.wallet, one.debit, one.credit, one.amount, int(one.code), one.request, one.order, one.key, one.grant,
+            one.effective_at, one.actor, one.reason,
+        )  # fmt: skip
 
 
-def _begun(changes: Changes) -> Iterator[Row]:
-    """Yield the scheduled grants that have begun: id, µcr of it that repay an overdraft."""
-    for one in changes.begun:
-        yield one.scheduled.id, one.repaid
+def _given(changes: Changes) -> Iterator[Row]:
+    """Yield the new grants: id, wallet, kind, amount, priority, when it takes effect and ends, source, money paid."""
+    for one in changes.given:
+        row = one.row
+        yield (
+            row.id, row.wallet, row.kind, row.amount, row.priority, row.effective_at, row.expires_at, one.source,
+            one.paid_amount, one.currency,
+        )  # fmt: skip
 
 
-def _expiries(changes: Changes) -> Iterator[Row]:
-    """Yield the transfers to breakage: wallet, grant, amount, the grant's end."""
-    for one in changes.expired.values():
-        yield one.grant.wallet, one.grant.id, one.amount, one.grant.expires_at
+def _voided(changes: Changes) -> Iterator[Row]:
+    """Yield the grants that end at another moment: that moment, when it was voided if nothing is left of it, id."""
+    for one in changes.voided.values():
+        yield one.expires_at, changes.now if one.is_voided else None, one.id
 
 
 def _budgets(changes: Changes) -> Iterator[Row]:
@@ -154,22 +168,20 @@ def _lease_end(now: datetime) -> Row:
 # The statements in their order: name, the part of Changes that they write, what their rows share, the rows.
 _WRITES: tuple[tuple[str, str, Callable[[datetime], Row], Callable[[Changes], Iterable[Row]]], ...] = (
     ("insert_holds", "reserved", lambda now: (now, now + LEASE), _holds),
-    ("begin_grants", "begun", _nothing, _begun),
-    ("book_begun", "begun", _nothing, lambda c: ((one.scheduled.id,) for one in c.begun)),
-    ("repay_overdrafts", "begun", _nothing, lambda c: (one for one in _begun(c) if one[1])),
-    ("delete_scheduled", "begun", _nothing, lambda c: ((one.scheduled.id,) for one in c.begun)),
+    ("insert_grants", "given", _nothing, _given),
+    ("delete_scheduled", "begun", _nothing, lambda c: ((one,) for one in c.begun)),
     ("extend_holds", "extended", _nothing, lambda c: ((amount, request) for request, amount in c.extended.items())),
     ("repin_holds", "repinned", _nothing, _repinned),
     ("renew_holds", "renewed", _lease_end, _renewed),
     ("move_wallets", "wallets", _nothing, lambda c: ((*deltas, wallet) for wallet, deltas in c.wallets.items())),
     ("count_budgets", "budgets", _nothing, _budgets),
     ("insert_usage", "closed", _formula_and_now, _usage_records),
-    ("insert_transfers", "burns", _now, lambda c: ((b.wallet, b.request, b.order, b.amount, b.grant) for b in c.burns)),
+    ("insert_transfers", "has_transfers", _nothing, _transfers),
+    ("insert_charges", "burns", _now, lambda c: ((b.wallet, b.request, b.order, b.amount, b.grant) for b in c.burns)),
     ("insert_revisions", "corrections", _formula_and_now, _revisions),
-    ("insert_true_up_transfers", "true_up_transfers", _now, _true_up_transfers),
-    ("insert_expiries", "expired", _nothing, _expiries),
     ("take_grants", "grants", _nothing, lambda c: ((taken, grant) for grant, taken in c.grants.items())),
-    ("end_grants", "expired", _now, lambda c: ((e.grant.id,) for e in c.expired.values() if not e.grant.remaining)),
+    ("end_grants", "expired", _now, lambda c: ((ended.id,) for ended, _ in c.expired.values() if not ended.remaining)),
+    ("void_grants", "voided", _nothing, _voided),
     ("note_grant_changes", "grant_changes", _nothing, lambda c: ((at, one) for one, at in c.grant_changes.items())),
     ("delete_holds", "closed", _nothing, lambda c: ((closing.operation.request,) for closing in c.closed)),
     ("insert_outbox", "has_usage_events", _nothing, lambda c: [(_outbox_payload(c),)]),

@@ -1,7 +1,8 @@
 """Records rows created, changed and deleted of the models named here, by Django's signals.
 
-Every write to them goes through `save`, `create` or `delete`, whichever app it is in: billing and routing need not know
-of the trail. What a service does by `update` it records itself (docs/decisions/0007-audit-trail.md).
+Every write to them goes through `save`, `create` or `delete`, whichever app it is in, and a change of credit by people
+sends a signal: billing and routing need not know of the trail. What a service does by `update` it records itself
+(docs/decisions/0007-audit-trail.md).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from billing.models import (
     Subscription,
     Wallet,
 )
+from billing.services.credits import credit_changed
 from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
 from tenancy.audit.trail import HIDDEN, record
 from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Project, SignInLink, Tenant, User
@@ -110,7 +112,7 @@ def connect() -> None:
             name = f"audit.{receiver.__name__}.{tracked.word}"
             signal.connect(partial(receiver, tracked), sender=tracked.model, weak=False, dispatch_uid=name)
     post_save.connect(_prices, sender=RateCardVersion, dispatch_uid="audit.prices")
-    post_save.connect(_credit, sender=LedgerTransfer, dispatch_uid="audit.credit")
+    credit_changed.connect(_credit, dispatch_uid="audit.credit")
     m2m_changed.connect(_groups, sender=User.groups.through, dispatch_uid="audit.groups")
 
 
@@ -196,21 +198,16 @@ _CODES = {
 }
 
 
-def _credit(instance: LedgerTransfer, created: bool, **_: Any) -> None:
-    """Record transfers that people make; those of plans and requests are in the ledger only."""
-    action = _CODES.get(LedgerTransfer.Code(instance.code))
-    if not created or action is None or instance.actor == "sluice":
+def _credit(transfer: LedgerTransfer, amount: int, **_: Any) -> None:
+    """Record changes of credit that people make; those of plans and requests are in the ledger only."""
+    if transfer.actor == "sluice":
         return
-    comes_in = instance.credit.wallet is not None
-    wallet = instance.credit.wallet or instance.debit.wallet
-    after = {
-        "credits_micro": instance.amount if comes_in else -instance.amount,
-        "reason": instance.reason,
-        "grant": instance.grant_id,
-    }
-    if instance.code == LedgerTransfer.Code.REFUND and instance.grant is not None:
-        after |= {name: getattr(instance.grant, name) for name in ("refunded_amount", "currency", "refund_reference")}
-    record(action, instance, tenant=None if wallet is None else wallet.tenant_id, after=after)
+    wallet = transfer.credit.wallet or transfer.debit.wallet
+    after = {"credits_micro": amount, "reason": transfer.reason, "grant": transfer.grant_id}
+    if transfer.code == LedgerTransfer.Code.REFUND and transfer.grant is not None:
+        after |= {name: getattr(transfer.grant, name) for name in ("refunded_amount", "currency", "refund_reference")}
+    action = _CODES[LedgerTransfer.Code(transfer.code)]
+    record(action, transfer, tenant=None if wallet is None else wallet.tenant_id, after=after)
 
 
 def _groups(instance: Any, action: str, **_: Any) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime, timedelta
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,6 +24,7 @@ from billing.writer.view import (
     ScheduledRow,
     View,
     WalletRow,
+    in_burn_order,
 )
 from billing.writer.writes import writes
 
@@ -97,7 +98,7 @@ def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
         now=found["clock"][0][0],
         wallets={row[0]: WalletRow(*row) for row in found.get("lock_wallets", ())},
         holds={row[0]: HoldRow(*row) for row in found.get("lock_holds", ())},
-        grants=_grants((*found.get("read_grants", ()), *found.get("read_every_grant", ()))),
+        grants=in_burn_order(starmap(GrantRow, (*found.get("read_grants", ()), *found.get("read_every_grant", ())))),
         records=records,
     )
 
@@ -130,7 +131,7 @@ def complete(known: View, rest: FollowUp, queries: Sequence[Query], results: Seq
     found = {name: rows for (name, _), rows in zip(queries, results, strict=True)}
     known.add_open_holds(rest.due, [HoldRow(*row) for row in found.get("read_open_holds", ())])
     known.add_scheduled(ScheduledRow(*row) for row in found.get("read_scheduled", ()))
-    known.grants |= _grants(found.get("read_grants", ()))
+    known.grants |= in_burn_order(starmap(GrantRow, found.get("read_grants", ())))
     known.charges = {request: charge for request, charge in found.get("read_charges", ())}  # noqa: C416 - typed
     known.locked = frozenset(row[0] for row in found.get("read_absent", ()))
     known.budgets = {row[0]: BudgetRow(*row) for row in found.get("read_budgets", ())}
@@ -158,13 +159,6 @@ def encoded_as_known(known: View, changes: Changes) -> list[Query]:
     clock_is = ((changes.now - CLOCK_TOLERANCE).isoformat(), until.isoformat())
     move = (*map(_column, zip(*rows, strict=True)), str(len(rows)), *clock_is)
     return [("move_known_wallets", move), *(query for query in encoded(changes) if query[0] != "move_wallets")]
-
-
-def _grants(rows: Rows) -> dict[UUID, list[GrantRow]]:
-    grants: dict[UUID, list[GrantRow]] = defaultdict(list)
-    for row in rows:
-        grants[row[1]].append(GrantRow(*row))
-    return grants
 
 
 def _scalar(value: int | datetime) -> str:

@@ -27,20 +27,17 @@ SELECT id, wallet_id, state, amount, owner, reserved_at, budget FROM billing_hol
 SELECT id FROM billing_wallet WHERE id = ANY(%s::uuid[]) UNION ALL SELECT id FROM billing_hold WHERE id = ANY(%s::uuid[]);
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind = 'paid'
-FROM billing_creditgrant
-WHERE wallet_id = ANY(%s::uuid[]) AND remaining > 0 AND voided_at IS NULL
-ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at, id;
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
+FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]) AND remaining > 0 AND voided_at IS NULL;
 
 -- What a true-up gives back may go to a grant that has nothing left.
 -- name: read_every_grant
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind = 'paid'
-FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[])
-ORDER BY wallet_id, priority, expires_at NULLS LAST, kind = 'paid', effective_at, id;
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
+FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]);
 
 -- What wallets get by time, in the order of time.
 -- name: read_scheduled
-SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind
+SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason
 FROM billing_scheduledgrant WHERE wallet_id = ANY(%s::uuid[]) ORDER BY wallet_id, begins_at, id;
 
 -- A record without a budget is of earlier code, which counted it by its key and time; zeros: it counts in none.
@@ -75,32 +72,14 @@ SELECT r.*, 0, '{}'::jsonb, %s::timestamptz, %s::timestamptz
 FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[],
     %s::uuid[], %s::int[], %s::uuid[], %s::bigint[], %s::jsonb[]) AS r;
 
--- A scheduled grant becomes a grant of the same id, filled by the transfer whose key is its source.
--- name: begin_grants
+-- name: insert_grants
 INSERT INTO billing_creditgrant (id, wallet_id, kind, amount, remaining, priority, effective_at, expires_at, source,
-    currency)
-SELECT s.id, s.wallet_id, s.kind, s.amount, s.amount - b.repaid, s.priority, s.begins_at, s.expires_at, s.source, ''
-FROM unnest(%s::uuid[], %s::bigint[]) AS b(id, repaid) JOIN billing_scheduledgrant s ON s.id = b.id;
-
--- name: book_begun
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", key, grant_id, effective_at, actor,
-    reason)
-SELECT i.id, a.id, s.amount, 1, 0, s.source, s.id, s.begins_at, 'sluice', s.reason
-FROM billing_scheduledgrant s
-LEFT JOIN billing_ledgeraccount a ON a.wallet_id = s.wallet_id AND a.kind = 'wallet'
-LEFT JOIN billing_ledgeraccount i ON i.wallet_id IS NULL AND i.kind =
-    CASE s.kind WHEN 'paid' THEN 'issuance_paid' WHEN 'promotional' THEN 'issuance_promo' ELSE 'issuance_plan' END
-WHERE s.id = ANY(%s::uuid[]);
-
--- Through the adjustment account: out of the grant, then into the wallet without a grant.
--- name: repay_overdrafts
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", grant_id, actor, reason)
-SELECT CASE n WHEN 0 THEN a.id ELSE t.id END, CASE n WHEN 0 THEN t.id ELSE a.id END, b.amount, 7, n,
-    CASE n WHEN 0 THEN s.id END, '', ''
-FROM unnest(%s::uuid[], %s::bigint[]) AS b(id, amount) JOIN billing_scheduledgrant s ON s.id = b.id
-LEFT JOIN billing_ledgeraccount a ON a.wallet_id = s.wallet_id AND a.kind = 'wallet'
-LEFT JOIN billing_ledgeraccount t ON t.wallet_id IS NULL AND t.kind = 'adjustment'
-CROSS JOIN generate_series(0, 1) AS n;
+    paid_amount, currency)
+SELECT g.id, g.wallet, g.kind, g.amount, g.amount, g.priority, g.effective_at, g.expires_at, g.source, g.paid_amount,
+    g.currency
+FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::bigint[], %s::smallint[], %s::timestamptz[], %s::timestamptz[],
+    %s::text[], %s::bigint[], %s::text[])
+    AS g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency);
 
 -- name: delete_scheduled
 DELETE FROM billing_scheduledgrant WHERE id = ANY(%s::uuid[]);
@@ -184,7 +163,7 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::date[], %s::smallint[], %s::bigint[], %s
         cache_write_long_tokens, output_tokens, reasoning_tokens, finish)
 LEFT JOIN billing_usagerecord r ON r.day = c.day AND r.request = c.request AND r.revision = c.revision - 1;
 
--- name: insert_transfers
+-- name: insert_charges
 INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
     reason)
 SELECT a.id, (SELECT u.id FROM billing_ledgeraccount u WHERE u.kind = 'usage' AND u.wallet_id IS NULL), b.amount, 2,
@@ -193,23 +172,21 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::smallint[], %s::bigint[], %s::uuid[])
     AS b(wallet, request, position, amount, source)
 LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet';
 
--- name: insert_true_up_transfers
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
-    reason)
-SELECT CASE b.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE b.credit WHEN 'wallet' THEN a.id ELSE c.id END,
-    b.amount, 3, b.request, b.position, b.source, %s::timestamptz, '', ''
-FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::uuid[], %s::smallint[], %s::bigint[], %s::uuid[])
-    AS b(wallet, debit, credit, request, position, amount, source)
-LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet'
-LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = b.debit
-LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = b.credit;
+-- name: insert_transfers
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", key, grant_id, effective_at,
+    actor, reason)
+SELECT CASE t.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE t.credit WHEN 'wallet' THEN a.id ELSE c.id END,
+    t.amount, t.code, t.request, t.position, t.key, t.source, t.effective_at, t.actor, t.reason
+FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::bigint[], %s::smallint[], %s::uuid[], %s::smallint[], %s::text[],
+    %s::uuid[], %s::timestamptz[], %s::text[], %s::text[])
+    AS t(wallet, debit, credit, amount, code, request, position, key, source, effective_at, actor, reason)
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = t.wallet AND a.kind = 'wallet'
+LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = t.debit
+LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = t.credit;
 
--- name: insert_expiries
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", grant_id, effective_at, actor, reason)
-SELECT a.id, (SELECT u.id FROM billing_ledgeraccount u WHERE u.kind = 'breakage' AND u.wallet_id IS NULL), e.amount, 4,
-    0, e.source, e.ended_at, '', ''
-FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[], %s::timestamptz[]) AS e(wallet, source, amount, ended_at)
-LEFT JOIN billing_ledgeraccount a ON a.wallet_id = e.wallet AND a.kind = 'wallet';
+-- name: void_grants
+UPDATE billing_creditgrant g SET expires_at = d.expires_at, voided_at = d.voided_at
+FROM unnest(%s::timestamptz[], %s::timestamptz[], %s::uuid[]) AS d(expires_at, voided_at, id) WHERE g.id = d.id;
 
 -- name: end_grants
 UPDATE billing_creditgrant SET expired_at = %s::timestamptz WHERE id = ANY(%s::uuid[]);

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import operator
 import sqlite3
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -28,6 +27,7 @@ from billing.writer.view import (
     ScheduledRow,
     View,
     WalletRow,
+    in_burn_order,
 )
 from billing.writer.writes import writes
 
@@ -109,18 +109,15 @@ def _budget(identifier: UUID, row: tuple[Any, ...]) -> BudgetRow:
 
 
 def _grants(rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[GrantRow]]:
-    grants: dict[UUID, list[GrantRow]] = defaultdict(list)
-    for identifier, wallet, remaining, since, until, amount, is_voided, priority, is_paid in rows:
-        begun, ends = parsed(since), _moment_or_none(until)
-        kind = (bool(is_voided), priority, bool(is_paid))
-        row = GrantRow(UUID(identifier), UUID(wallet), remaining, begun, ends, amount, *kind)
-        grants[row.wallet].append(row)
-    return grants
+    return in_burn_order(
+        GrantRow(UUID(grant), UUID(wallet), left, parsed(begun), _moment_or_none(ends), amount, bool(voided), *terms)
+        for grant, wallet, left, begun, ends, amount, voided, *terms in rows
+    )
 
 
 def _scheduled(row: tuple[Any, ...]) -> ScheduledRow:
-    identifier, wallet, amount, begins, ends, priority, kind = row
-    return ScheduledRow(UUID(identifier), UUID(wallet), amount, parsed(begins), _moment_or_none(ends), priority, kind)
+    identifier, wallet, amount, begins, ends, *terms = row
+    return ScheduledRow(UUID(identifier), UUID(wallet), amount, parsed(begins), _moment_or_none(ends), *terms)
 
 
 def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, RecordRow]:

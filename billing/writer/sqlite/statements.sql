@@ -26,19 +26,17 @@ SELECT id, wallet_id, state, amount, owner, reserved_at, budget
 FROM billing_hold WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind = 'paid'
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
 FROM billing_creditgrant
-WHERE wallet_id IN (SELECT value FROM json_each(?)) AND remaining > 0 AND voided_at IS NULL
-ORDER BY wallet_id, priority, expires_at IS NULL, expires_at, kind = 'paid', effective_at, id;
+WHERE wallet_id IN (SELECT value FROM json_each(?)) AND remaining > 0 AND voided_at IS NULL;
 
 -- What a true-up gives back may go to a grant that has nothing left.
 -- name: read_every_grant
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind = 'paid'
-FROM billing_creditgrant WHERE wallet_id IN (SELECT value FROM json_each(?))
-ORDER BY wallet_id, priority, expires_at IS NULL, expires_at, kind = 'paid', effective_at, id;
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
+FROM billing_creditgrant WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_scheduled
-SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind
+SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason
 FROM billing_scheduledgrant WHERE wallet_id IN (SELECT value FROM json_each(?)) ORDER BY wallet_id, begins_at, id;
 
 -- A record without a budget is of earlier code, which counted it by its key and time; zeros: it counts in none.
@@ -66,32 +64,14 @@ INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, proje
     deployment, card_version, multiplier_bp, owner, amount, facts, state, checkpoint)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 
--- name: begin_grants
-WITH b(id, repaid) AS (VALUES (?, ?))
+-- name: insert_grants
+WITH g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_creditgrant (id, wallet_id, kind, amount, remaining, priority, effective_at, expires_at, source,
-    currency)
-SELECT s.id, s.wallet_id, s.kind, s.amount, s.amount - b.repaid, s.priority, s.begins_at, s.expires_at, s.source, ''
-FROM b JOIN billing_scheduledgrant s ON s.id = b.id;
-
--- name: book_begun
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", key, grant_id, effective_at, actor,
-    reason)
-SELECT i.id, a.id, s.amount, 1, 0, s.source, s.id, s.begins_at, 'sluice', s.reason
-FROM billing_scheduledgrant s
-LEFT JOIN billing_ledgeraccount a ON a.wallet_id = s.wallet_id AND a.kind = 'wallet'
-LEFT JOIN billing_ledgeraccount i ON i.wallet_id IS NULL AND i.kind =
-    CASE s.kind WHEN 'paid' THEN 'issuance_paid' WHEN 'promotional' THEN 'issuance_promo' ELSE 'issuance_plan' END
-WHERE s.id = ?;
-
--- name: repay_overdrafts
-WITH b(id, amount) AS (VALUES (?, ?)), steps(n) AS (VALUES (0), (1))
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", grant_id, actor, reason)
-SELECT CASE n WHEN 0 THEN a.id ELSE t.id END, CASE n WHEN 0 THEN t.id ELSE a.id END, b.amount, 7, n,
-    CASE n WHEN 0 THEN s.id END, '', ''
-FROM b JOIN billing_scheduledgrant s ON s.id = b.id
-LEFT JOIN billing_ledgeraccount a ON a.wallet_id = s.wallet_id AND a.kind = 'wallet'
-LEFT JOIN billing_ledgeraccount t ON t.wallet_id IS NULL AND t.kind = 'adjustment'
-CROSS JOIN steps;
+    paid_amount, currency)
+SELECT g.id, g.wallet, g.kind, g.amount, g.amount, g.priority, g.effective_at, g.expires_at, g.source, g.paid_amount,
+    g.currency
+FROM g;
 
 -- name: delete_scheduled
 DELETE FROM billing_scheduledgrant WHERE id = ?;
@@ -148,7 +128,7 @@ SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.bud
     c.settled_at
 FROM c LEFT JOIN billing_usagerecord r ON r.day = c.day AND r.request = c.request AND r.revision = c.revision - 1;
 
--- name: insert_transfers
+-- name: insert_charges
 WITH b(effective_at, wallet, request, position, amount, source) AS (VALUES (?, ?, ?, ?, ?, ?))
 INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
     reason)
@@ -157,24 +137,20 @@ SELECT (SELECT id FROM billing_ledgeraccount WHERE wallet_id = b.wallet AND kind
     b.position, b.source, b.effective_at, '', ''
 FROM b;
 
--- name: insert_true_up_transfers
-WITH b(effective_at, wallet, debit, credit, request, position, amount, source) AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?))
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
-    reason)
-SELECT CASE b.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE b.credit WHEN 'wallet' THEN a.id ELSE c.id END,
-    b.amount, 3, b.request, b.position, b.source, b.effective_at, '', ''
-FROM b
-LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet'
-LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = b.debit
-LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = b.credit;
+-- name: insert_transfers
+WITH t(wallet, debit, credit, amount, code, request, position, key, source, effective_at, actor, reason)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", key, grant_id, effective_at,
+    actor, reason)
+SELECT CASE t.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE t.credit WHEN 'wallet' THEN a.id ELSE c.id END,
+    t.amount, t.code, t.request, t.position, t.key, t.source, t.effective_at, t.actor, t.reason
+FROM t
+LEFT JOIN billing_ledgeraccount a ON a.wallet_id = t.wallet AND a.kind = 'wallet'
+LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = t.debit
+LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = t.credit;
 
--- name: insert_expiries
-WITH e(wallet, source, amount, ended_at) AS (VALUES (?, ?, ?, ?))
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, "order", grant_id, effective_at, actor, reason)
-SELECT (SELECT id FROM billing_ledgeraccount WHERE wallet_id = e.wallet AND kind = 'wallet'),
-    (SELECT id FROM billing_ledgeraccount WHERE wallet_id IS NULL AND kind = 'breakage'), e.amount, 4, 0, e.source,
-    e.ended_at, '', ''
-FROM e;
+-- name: void_grants
+UPDATE billing_creditgrant SET expires_at = ?, voided_at = ? WHERE id = ?;
 
 -- name: take_grants
 UPDATE billing_creditgrant SET remaining = remaining - ? WHERE id = ?;

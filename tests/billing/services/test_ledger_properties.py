@@ -35,6 +35,11 @@ steps = st.lists(
 _numbers = itertools.count()
 
 
+def burn_order(grant):
+    never = datetime.max.replace(tzinfo=UTC)
+    return grant.priority, grant.expires_at or never, grant.kind == "paid", grant.effective_at, grant.pk
+
+
 class World:
     """A wallet whose days the test counts; requests burn as the writer does."""
 
@@ -64,7 +69,7 @@ class World:
         if hold is None:
             return
         left = int(hold.amount * fraction)
-        grants = sorted(CreditGrant.objects.filter(wallet=self.wallet, remaining__gt=0), key=credits.burn_order)
+        grants = sorted(CreditGrant.objects.filter(wallet=self.wallet, remaining__gt=0), key=burn_order)
         for grant in grants:
             ended = grant.expires_at is not None and grant.expires_at <= hold.reserved_at
             part = 0 if ended else min(left, grant.remaining)

@@ -10,9 +10,10 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
-from billing.services import credits, wallets
+from billing.services import wallets
 from billing.writer import WriterError
 from billing.writer.apply import apply_now
+from billing.writer.grants import MOST_OPEN_GRANTS
 from billing.writer.operations import (
     ExpireGrants,
     GrantsExpired,
@@ -109,7 +110,7 @@ def test_a_frozen_wallet_holds_nothing_until_it_is_opened(desk):
 
 def test_a_charge_is_taken_from_as_many_grants_as_a_wallet_may_have(desk):
     wallet = make_wallet(credit=1)
-    most = credits.MOST_OPEN_GRANTS
+    most = MOST_OPEN_GRANTS
     grants = [CreditGrant(wallet=wallet, kind="paid", amount=1, remaining=1) for _ in range(most - 1)]
     CreditGrant.objects.bulk_create(grants)
     account, issuance = wallets.account_of(wallet), wallets.operator_account("issuance_paid")

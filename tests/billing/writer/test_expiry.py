@@ -11,11 +11,24 @@ import pytest
 
 from base.ids import uuid7
 from billing.writer.decide import decide
-from billing.writer.operations import ExpireGrants, Extend, Held, Release, Repin, Reserve, Settle, Stale, TrueUp
+from billing.writer.operations import (
+    Adjust,
+    ExpireGrants,
+    Extend,
+    Grant,
+    Held,
+    Release,
+    Repin,
+    Reserve,
+    Settle,
+    Stale,
+    TrueUp,
+    Void,
+)
 from billing.writer.view import (
+    CREDIT,
     Demand,
     FollowUp,
-    GrantRow,
     HoldRow,
     PostedBurn,
     RecordRow,
@@ -27,6 +40,7 @@ from billing.writer.view import (
 START = datetime(2030, 1, 1, tzinfo=UTC)
 SOME = UUID(int=1)
 LIVES = 1_500
+KINDS = ("extend", "repin", "settle", "settle", "estimate", "release", "true-up", "void", "adjust", "roll")
 
 
 class Books:
@@ -38,7 +52,7 @@ class Books:
         self.limit = chance.choice([0, 0, 25])
         self.posted = self.held = 0
         self.next_change = None
-        self.grants = {}  # in burn-down order
+        self.grants = {}  # in burn order
         self.scheduled = []
         self.holds = {}
         self.requests = []
@@ -47,28 +61,22 @@ class Books:
 
     def grant(self):
         seconds = self.chance.choice([None, 1, 2, 3])
-        ends = seconds and self.now + timedelta(seconds=seconds)
-        amount = self.chance.choice([10, 40, 40])
-        made = GrantRow(
-            UUID(int=next(self.numbers)),
-            SOME,
-            amount,
-            self.now,
-            ends,
-            amount,
-            False,
+        return Grant(
+            wallet=SOME,
+            amount=self.chance.choice([10, 40, 40]),
+            kind=self.chance.choice(["promotional", "plan", "paid"]),
+            priority=self.chance.choice([0, 50, 100]),
+            expires_at=seconds and self.now + timedelta(seconds=seconds),
+            key="",
+            actor="",
+            reason="",
+            id=UUID(int=next(self.numbers)),
         )
-        order = [*self.grants.values()]
-        order.insert(self.chance.randint(0, len(order)), made)
-        self.grants = {one.id: one for one in order}
-        self.posted += amount
-        if made.expires_at is not None:
-            self.next_change = min(filter(None, (self.next_change, made.expires_at)))
 
     def schedule(self):
         begins = self.now + timedelta(seconds=self.chance.choice([1, 2]))
         ends = begins + timedelta(seconds=self.chance.choice([1, 3]))
-        self.scheduled.append(ScheduledRow(UUID(int=next(self.numbers)), SOME, 40, begins, ends, 50, "plan"))
+        self.scheduled.append(ScheduledRow(UUID(int=next(self.numbers)), SOME, 40, begins, ends, 50, "plan", "", ""))
         self.scheduled.sort(key=lambda one: one.begins_at)
         self.next_change = min(filter(None, (self.next_change, begins)))
 
@@ -82,14 +90,20 @@ class Books:
         request = self.chance.choice(self.requests[-4:])
         hold = self.holds.get(request)
         amount = hold.amount if hold else 0
-        match self.chance.choice(["extend", "repin", "settle", "settle", "estimate", "release", "true-up", "roll"]):
+        match self.chance.choice(KINDS):
+            case "void" if self.grants:
+                some = self.chance.choice([*self.grants])
+                return Void(wallet=SOME, grant=some, key="", actor="", reason="")
+            case "adjust":
+                some, amount = UUID(int=next(self.numbers)), self.chance.choice([-500, -40, -10, 10])
+                return Adjust(wallet=SOME, amount=amount, key="", actor="", reason="", grant=some)
             case "extend":
                 return Extend(request, SOME, amount + self.chance.choice([10, 500]), 0)
             case "repin":
                 return Repin(request, SOME, amount + self.chance.choice([0, 10, 500]), 0, SOME, SOME, "m")
             case "release":
                 return Release(request, SOME)
-            case "roll":
+            case "roll" | "void":
                 return ExpireGrants(SOME)
             case "true-up":
                 record = self.records.get(request)
@@ -105,7 +119,7 @@ class Books:
 
     def flush(self, operations):
         wallet = WalletRow(SOME, self.posted, self.held, self.limit, True, self.next_change)
-        holds = {op.request for op in operations if not isinstance(op, ExpireGrants)} & self.holds.keys()
+        holds = {op.request for op in operations if not isinstance(op, CREDIT)} & self.holds.keys()
         view = View(self.now, {SOME: wallet}, {one: self.holds[one] for one in holds}, {SOME: [*self.grants.values()]})
         view.records = {op.request: self.records[op.request] for op in operations if
                         isinstance(op, TrueUp) and op.request in self.records}  # fmt: skip
@@ -156,7 +170,7 @@ def test_every_hold_can_be_paid_whenever_grants_end(seed):
             for _ in range(14):
                 match books.chance.randint(0, 5):
                     case 0:
-                        books.grant()
+                        books.flush([books.grant()])
                     case 1 if books.chance.random() < 0.4:
                         books.schedule()
                     case 1 | 2:

@@ -9,7 +9,7 @@ import pytest
 
 from billing import rating, reconcile
 from billing.services import credits, rollups
-from billing.writer import decide, expiry
+from billing.writer import decide, grants
 from billing.writer.budgets import BudgetRow
 from gateway.runtime import principal
 from inference.clients.remote import usage
@@ -66,7 +66,7 @@ def with_held_credit_taken_for_spent(patch):
 
 
 def with_grants_that_end_under_holds(patch):
-    patch.setattr(expiry, "kept_for_holds", lambda ended, _: {grant: 0 for grant, _, _ in ended})
+    patch.setattr(grants, "kept_for_holds", lambda ended, _: {grant: 0 for grant, _, _ in ended})
 
 
 def with_all_that_servers_say_believed(patch):
