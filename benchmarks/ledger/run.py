@@ -59,10 +59,10 @@ class Load:
     async def request(self):
         from base.ids import uuid7
         from billing.writer import WriterBusyError
-        from billing.writer.operations import Reserve, Settle
+        from billing.writer.operations import EndFacts, RequestFacts, Reserve, Settle
 
         wallet, tenant = random.choice(self.wallets)
-        facts = {"endpoint": "chat.completions", "task": "chat", "route": {"reason": "default"}}
+        facts = RequestFacts("chat.completions", "chat", {"reason": "default"})
         made = Reserve(
             request=uuid7(), wallet=wallet, amount=500, least=100, owner=tenant, deployment=tenant,
             card_version=tenant, tenant=tenant, project=tenant, api_key=tenant, model="benchmark", facts=facts,
@@ -74,7 +74,7 @@ class Load:
             self.refused += 1
             return
         held = time.perf_counter()
-        await self.writer.submit(Settle(made.request, wallet, 321, {"input": 100, "output": 50}, {"finish": "stop"}))
+        await self.writer.submit(Settle(made.request, wallet, 321, {"input": 100, "output": 50}, EndFacts("stop")))
         self.reserves.append(held - started)
         self.settles.append(time.perf_counter() - held)
 

@@ -39,13 +39,8 @@ from billing.writer.operations import (
 from billing.writer.trueup import true_up
 from billing.writer.view import HELD, HoldRow, View, WalletRow
 
-HOLD_FACTS = {"endpoint": 40, "task": 40, "end_user": 64, "route": None, "streamed": None, "kept": 32}
-"""The keys of a Reserve's `facts` with the most characters of each (None: not a text). They become columns of the usage
-record, except those that only the sweep of orphaned holds reads: `streamed` (the answer was sent while it was
-generated) and `kept` (the run of the kept answer that it belongs to)."""
-FACTS = frozenset({"waived", "finish", "ttft_ms", "duration_ms", "route"})
-"""The keys of a Settle's and a Release's `facts`: columns of the usage record that are known when the request ends. Of
-a request that moved, `route` takes the place of the hold's."""
+LONGEST = {"endpoint": 40, "task": 40, "end_user": 64, "kept": 32}
+"""The most characters of a RequestFacts' texts: those of the usage record's columns."""
 
 
 def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | Locked], Changes]:
@@ -173,9 +168,6 @@ def _release(op: Release, view: View, changes: Changes) -> Answer:
 def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, changes: Changes) -> None:
     op, charge = closing.operation, closing.charge
     _check_wallet(op.request, hold, op.wallet)
-    unknown = op.facts.keys() - FACTS
-    if unknown:
-        raise ValueError(f"close {op.request}: no such facts: {', '.join(sorted(unknown))}")
     changes.burns += _burn(op.request, charge, hold, view, changes)
     changes.move(wallet, posted=-charge, held=-hold.amount)
     changes.count(view.budget(hold.budget, hold.wallet), held=-hold.amount, charge=charge)
@@ -207,10 +199,9 @@ def _check(op: Reserve | Extend | Repin) -> None:
         raise ValueError(f"{what} {op.request}: a negative amount")
     if isinstance(op, Extend):
         return
-    for name, value in op.facts.items():
-        longest = HOLD_FACTS.get(name, 0)
-        if longest is not None and len(value) > longest:
-            raise ValueError(f"{what} {op.request}: no such fact, or too long: {name}")
+    for name, longest in LONGEST.items():
+        if len(getattr(op.facts, name)) > longest:
+            raise ValueError(f"{what} {op.request}: {name} has more than {longest} characters")
 
 
 def _closed_before(request: UUID, charge: int, wallet: WalletRow, view: View) -> Answer:

@@ -24,11 +24,34 @@ LEASE_SECONDS = leases.SECONDS
 takes it from its owner."""
 
 
+class RequestFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Facts known when a hold is made and kept with it, for the usage record that takes its place; `streamed` and
+    `kept` are for the sweep of orphaned holds alone.
+    """
+
+    endpoint: str = ""
+    task: str = ""
+    route: Mapping[str, Any] | None = None
+    end_user: str = ""
+    streamed: bool = False  # the answer was sent while it was generated
+    kept: str = ""  # the run of the kept answer that it belongs to
+
+
+class EndFacts(msgspec.Struct, frozen=True):
+    """Facts known when a request ends, for its usage record. Of a request that moved, `route` takes the place of the
+    hold's.
+    """
+
+    finish: str = ""
+    waived: bool = False
+    ttft_ms: int | None = None
+    duration_ms: int | None = None
+    route: Mapping[str, Any] | None = None
+
+
 class Reserve(msgspec.Struct, frozen=True):
     """Hold min(`amount`, the wallet's available credit, what is left of the key's `budget`) if that is at least
     `least`; otherwise refuse, changing nothing. A budget that doesn't exist (any more) limits nothing.
-
-    `facts` (endpoint, task, route, end_user, streamed, kept) are stored with the hold for its usage record.
     """
 
     request: UUID
@@ -44,7 +67,7 @@ class Reserve(msgspec.Struct, frozen=True):
     model: str
     multiplier_bp: int = 10_000
     user: UUID | None = None
-    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    facts: RequestFacts = RequestFacts()
     budget: UUID | None = None
 
 
@@ -77,7 +100,7 @@ class Repin(msgspec.Struct, frozen=True):
     deployment: UUID
     card_version: UUID
     model: str
-    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    facts: RequestFacts = RequestFacts()
     multiplier_bp: int | None = None
 
 
@@ -93,17 +116,15 @@ class Renew(msgspec.Struct, frozen=True):
 class Settle(msgspec.Struct, frozen=True):
     """Close the hold and charge `charge` µcr for `classes` (tokens by usage class).
 
-    `facts` (waived, finish, ttft_ms, duration_ms) say how the request ended, and `route` where it ran, if that isn't
-    what the hold says; not `exact` is an estimate.
-
-    A charge above what is held takes the rest from the wallet's other grants, then overdraws it.
+    A charge above what is held takes the rest from the wallet's other grants, then overdraws it. Not `exact` is an
+    estimate.
     """
 
     request: UUID
     wallet: UUID
     charge: int
     classes: Mapping[str, int]
-    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    facts: EndFacts = EndFacts()
     exact: bool = True
 
 
@@ -116,7 +137,7 @@ class Release(msgspec.Struct, frozen=True):
 
     request: UUID
     wallet: UUID
-    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    facts: EndFacts = EndFacts()
 
 
 class TrueUp(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from billing.writer.errors import (
     WriterError,
 )
 from billing.writer.locks import LockedWallets
-from billing.writer.operations import Answer, Held, Locked, Operation, Release, Reserve
+from billing.writer.operations import Answer, EndFacts, Held, Locked, Operation, Release, Reserve
 
 MAX_FLUSH = 256
 MAX_QUEUE = 2048
@@ -287,7 +287,7 @@ class Writer:
         """Release what an answered reserve holds, since its caller has left."""
         if isinstance(entry.operation, Reserve) and isinstance(answer, Held):
             abandoned = entry.operation
-            released = self._enter(Release(abandoned.request, abandoned.wallet, {"finish": "abandoned"}))
+            released = self._enter(Release(abandoned.request, abandoned.wallet, EndFacts("abandoned")))
             released.future.add_done_callback(_retrieve_error)
 
 

@@ -39,7 +39,7 @@ def _holds(changes: Changes) -> Iterator[Row]:
     for op, amount in changes.reserved:
         yield (
             op.request, op.wallet, op.tenant, op.project, op.api_key, op.budget, op.user, op.model, op.deployment,
-            op.card_version, op.multiplier_bp, op.owner, amount, _json(dict(op.facts)),
+            op.card_version, op.multiplier_bp, op.owner, amount, _json(op.facts),
         )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def _repinned(changes: Changes) -> Iterator[Row]:
     text; then the hold.
     """
     for op in changes.repinned.values():
-        yield op.deployment, op.card_version, op.model, op.multiplier_bp, _json(dict(op.facts)), op.request
+        yield op.deployment, op.card_version, op.model, op.multiplier_bp, _json(op.facts), op.request
 
 
 def _usage_records(changes: Changes) -> Iterator[Row]:
@@ -67,9 +67,8 @@ def _usage_records(changes: Changes) -> Iterator[Row]:
         yield (
             op.request, day_of(op.request), closing.charge, closing.exact,
             *(classes.get(name, 0) for name in CLASSES),
-            bool(facts.get("waived")), _storable(facts.get("finish") or ""),
-            facts.get("ttft_ms"), facts.get("duration_ms"),
-            _json(facts["route"]) if "route" in facts else None,
+            facts.waived, _storable(facts.finish), facts.ttft_ms, facts.duration_ms,
+            None if facts.route is None else _json(facts.route),
         )  # fmt: skip
 
 
@@ -134,7 +133,7 @@ def _json(value: object) -> str:
         text = _encode(value).decode()
         if "\\u0000" not in text:
             return text
-    return _encode(_storable(value)).decode()
+    return _encode(_storable(msgspec.to_builtins(value))).decode()
 
 
 def _storable(value: Any) -> Any:

@@ -44,7 +44,7 @@ class Delivery:
         self.outcomes[request] = outcome
         self.closings[request.hex] = None
         if isinstance(operation, Settle):
-            exact, finish = operation.exact, operation.facts.get("finish", "")
+            exact, finish = operation.exact, operation.facts.finish
             self.closings[request.hex] = {"classes": dict(operation.classes), "exact": exact, "finish": finish}
         self._wake()
 

@@ -18,7 +18,7 @@ import structlog
 from base.ids import moment_of
 from billing.limits.headers import rate_headers
 from billing.limits.types import BucketState
-from billing.writer.operations import Release, Settle
+from billing.writer.operations import EndFacts, Release, Settle
 from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.durable.delivery import delivering
 from gateway.durable.outcome import Outcome
@@ -428,7 +428,7 @@ class Generation:
             charge,
             sluice_reason=sluice_reason,
             error=error,
-            is_waived="waived" in operation.facts,
+            is_waived=operation.facts.waived,
             ttft_ms=self._times.ttft_ms(),
             duration_ms=self._times.duration_ms(),
             stop=finished.stop,
@@ -457,7 +457,7 @@ class Generation:
         guidance = self.intent.sampling.guidance
         return guidance.kind.value if guidance is not None and ANSWER_NOT_GUIDED in finished.findings else ""
 
-    def _closing(self, finished: Finished, facts: dict[str, Any], *, delivered: Usage | None) -> Settle | Release:
+    def _closing(self, finished: Finished, facts: EndFacts, *, delivered: Usage | None) -> Settle | Release:
         return closing(
             self.id,
             self.principal.wallet,
@@ -495,11 +495,10 @@ class Generation:
             self._buffer.put(outcome)
             self._wake()
 
-    def _facts(self, finish: str) -> dict[str, Any]:
-        moved = {"route": self.explain()} if self._placement.attempts else {}
-        return {
-            "finish": finish[:40],
-            "ttft_ms": self._times.ttft_ms(),
-            "duration_ms": self._times.duration_ms(),
-            **moved,
-        }
+    def _facts(self, finish: str) -> EndFacts:
+        return EndFacts(
+            finish[:40],
+            ttft_ms=self._times.ttft_ms(),
+            duration_ms=self._times.duration_ms(),
+            route=self.explain() if self._placement.attempts else None,
+        )

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -17,7 +16,7 @@ from django.utils.crypto import salted_hmac
 from billing.limits.types import Waiting
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
-from billing.writer.operations import Answer, Held, Refused, Repin, Reserve, Stale
+from billing.writer.operations import Answer, Held, Refused, Repin, RequestFacts, Reserve, Stale
 from gateway.concurrency.turns import credit_key
 from gateway.durable.delivery import delivering
 from gateway.errors.faults import ledger_unavailable, refusal_of_hold
@@ -175,17 +174,17 @@ async def pinned_anew(ledger: Ledger, request: UUID, placement: Placement, prepa
     return price
 
 
-def facts_of(placement: Placement) -> dict[str, Any]:
-    """Return what is stored with the hold for the request's usage record."""
+def facts_of(placement: Placement) -> RequestFacts:
+    """Return the facts of the request that its hold keeps."""
     intent, delivery = placement.intent, delivering.get()
-    return {
-        **({} if delivery is None else {"kept": delivery.run.hex}),
-        "endpoint": intent.endpoint,
-        "task": placement.route.task,
-        "route": placement.explain(),
-        "streamed": intent.stream,
-        "end_user": end_user_digest(placement.principal.tenant, intent.end_user),
-    }
+    return RequestFacts(
+        endpoint=intent.endpoint,
+        task=placement.route.task,
+        route=placement.explain(),
+        end_user=end_user_digest(placement.principal.tenant, intent.end_user),
+        streamed=intent.stream,
+        kept="" if delivery is None else delivery.run.hex,
+    )
 
 
 def end_user_digest(tenant: UUID, end_user: str | None) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from billing import rating
 from billing.rating import CardPrices
 from billing.writer.errors import WriterError
-from billing.writer.operations import Release, Settle, Settled, Stale, TrueUp
+from billing.writer.operations import EndFacts, Release, Settle, Settled, Stale, TrueUp
 from gateway.errors.faults import ENGINE_STOPPED, LEDGER_SLOW
 from gateway.runtime.runtime import Ledger
 from inference.types import EngineFault, Finished, FinishReason, Usage
@@ -32,7 +31,7 @@ def closing(
     is_estimate: bool = False,
     card: CardPrices,
     multiplier_bp: int,
-    facts: Mapping[str, Any],
+    facts: EndFacts,
 ) -> Settle | Release:
     """Return what closes the hold of a request that ended with `finished`: the rule for what is charged.
 
@@ -48,7 +47,7 @@ def closing(
     classes = {} if is_broken and not usage.completion else usage.classes()
     if not classes and not is_estimate:
         is_waived = is_broken and (bool(finished.usage.classes()) or not finished.exact)
-        return Release(request=request, wallet=wallet, facts={**facts, "waived": True} if is_waived else facts)
+        return Release(request=request, wallet=wallet, facts=msgspec.structs.replace(facts, waived=is_waived))
     return Settle(
         request=request,
         wallet=wallet,

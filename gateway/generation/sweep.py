@@ -30,7 +30,7 @@ from billing.rating import CardPrices
 from billing.selectors.usage import Estimate, estimates_since
 from billing.services.holds import OrphanedHold, take_expired
 from billing.writer.errors import WriterError
-from billing.writer.operations import Answer, Release, Settle, Settled, TrueUp
+from billing.writer.operations import Answer, EndFacts, Release, Settle, Settled, TrueUp
 from gateway.durable.answers import closings_of
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.settlement import closing, correction
@@ -127,7 +127,7 @@ class Sweep:
         is_over = now - orphan.orphaned_at >= EVIDENCE_WINDOW
         match evidence:
             case NothingRan():
-                return Release(request=orphan.request, wallet=orphan.wallet, facts={"finish": "nothing_ran"})
+                return Release(request=orphan.request, wallet=orphan.wallet, facts=EndFacts("nothing_ran"))
             case _ if not orphan.is_streamed:
                 finished = _estimate(_checkpoint(orphan))
             case Finished(exact=True):
@@ -148,7 +148,7 @@ class Sweep:
             is_estimate=orphan.is_streamed and not finished.exact,
             card=await self._card(orphan.card_version),
             multiplier_bp=orphan.multiplier_bp,
-            facts={"finish": finished.reason.value if finished.exact else "lost"},
+            facts=EndFacts(finished.reason.value if finished.exact else "lost"),
         )
 
     async def _decide_kept(self, orphan: OrphanedHold, run: UUID) -> Settle | Release:
@@ -156,14 +156,14 @@ class Sweep:
         closings = await self._threads.run(lambda: closings_of(run))
         stored = None if closings is None else closings.get(orphan.request.hex)
         if stored is None:
-            return Release(request=orphan.request, wallet=orphan.wallet, facts={"finish": "lost", "waived": True})
+            return Release(request=orphan.request, wallet=orphan.wallet, facts=EndFacts("lost", waived=True))
         card = await self._card(orphan.card_version)
         return Settle(
             request=orphan.request,
             wallet=orphan.wallet,
             charge=rating.charge(stored["classes"], card, orphan.multiplier_bp),
             classes=stored["classes"],
-            facts={"finish": stored["finish"]},
+            facts=EndFacts(stored["finish"]),
             exact=stored["exact"],
         )
 
@@ -284,7 +284,7 @@ def _rank(evidence: Evidence) -> int:
 def _how(operation: Settle | Release) -> str:
     if isinstance(operation, Settle):
         return "settled" if operation.exact else "estimated"
-    return "waived" if "waived" in operation.facts else "released"
+    return "waived" if operation.facts.waived else "released"
 
 
 def _checkpoint(orphan: OrphanedHold) -> Usage:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from billing.writer.operations import (
     Extend,
     Held,
@@ -93,8 +95,8 @@ class Reference:
             _, amount, _, moment, _ = self.holds.pop(op.request)
             purse.held -= amount
             purse.posted -= charge
-            if "route" in op.facts:
-                self.pins[op.request][3]["route"] = op.facts["route"]
+            if op.facts.route is not None:
+                self.pins[op.request][3]["route"] = op.facts.route
             self.records[op.request] = (charge, dict(op.classes) if isinstance(op, Settle) else {}, amount)
             first = [g for g in purse.grants if g.since <= moment < g.until]
             second = [g for g in purse.grants if moment < g.since <= self.now < g.until]
@@ -123,7 +125,7 @@ class Reference:
         return Renewed(frozenset(renewed))
 
     def pin(self, op):
-        self.pins[op.request] = (op.deployment, op.card_version, op.model, dict(op.facts))
+        self.pins[op.request] = (op.deployment, op.card_version, op.model, msgspec.to_builtins(op.facts))
 
     def true_up(self, op):
         """An estimate becomes exact once; what it was short of is taken, what was too much undone from its end."""

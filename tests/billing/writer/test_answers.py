@@ -15,6 +15,7 @@ from billing.writer import WriterError
 from billing.writer.apply import apply_now
 from billing.writer.grants import MOST_OPEN_GRANTS
 from billing.writer.operations import (
+    EndFacts,
     ExpireGrants,
     GrantsExpired,
     Held,
@@ -39,7 +40,7 @@ def test_a_request_from_hold_to_record(desk):
     assert Hold.objects.get().facts == known
     assert desk.ask_one(extend(made, 70)) == Held(70, 30)
     facts = {"finish": "stop", "ttft_ms": 7}
-    closing = Settle(made.request, wallet.pk, 65, {"input": 3, "cache_read": 2, "reasoning": 1}, facts)
+    closing = Settle(made.request, wallet.pk, 65, {"input": 3, "cache_read": 2, "reasoning": 1}, EndFacts(**facts))
     assert desk.ask_one(closing) == Settled(65, 35, 0)
     record = UsageRecord.objects.get()
     assert record.id == record.request == made.request
@@ -65,7 +66,7 @@ def test_words_of_a_failure_that_no_database_keeps_leave_no_hold_open(desk, bad,
     made = reserve(wallet, 40, endpoint="chat", route={"reason": bad})
     assert desk.ask_one(made) == Held(40, 60)
     route = {"attempts": [{"failed": bad, "model": "says \\u0000"}, {bad: None}]}
-    closing = Settle(made.request, wallet.pk, 9, {"output": 1}, {"finish": bad, "route": route}, exact=False)
+    closing = Settle(made.request, wallet.pk, 9, {"output": 1}, EndFacts(bad, route=route), exact=False)
     assert desk.ask_one(closing) == Settled(9, 91, 0)
     assert desk.ask_one(TrueUp(made.request, wallet.pk, 9, {"output": 1}, bad)) == Settled(9, 91, 0)
     stored = {"attempts": [{"failed": kept, "model": "says \\u0000"}, {kept: None}]}
@@ -82,7 +83,7 @@ def test_a_hold_without_facts_leaves_none_in_its_record(desk):
 
 
 @pytest.mark.parametrize(
-    "facts", [{"finish": "stop"}, {"endpoint": "e" * 41}, {"task": "t" * 41}, {"end_user": "u" * 65}]
+    "facts", [{"endpoint": "e" * 41}, {"task": "t" * 41}, {"end_user": "u" * 65}, {"kept": "k" * 33}]
 )
 def test_facts_that_no_record_could_take_are_refused_before_anything_runs(desk, facts):
     wallet = make_wallet(credit=100)
@@ -274,14 +275,13 @@ def test_a_bad_operation_fails_alone(desk):
     closing = [settle(one, 1) for one in made]
     closing[2] = settle(made[2], 2**70, {"input": 1})  # too large for the database
     closing[3] = settle(made[3], None, {"input": 1})
-    closing[5] = settle(made[5], 1, wrong="fact")
     closing[6] = settle(reserve(make_wallet(), 1), 1, {"inputs": 1})
     closing[8] = Settle(made[8].request, uuid7(), 1, {})
     answers = desk.ask(*closing)
-    failed = {2, 3, 5, 6, 8}
+    failed = {2, 3, 6, 8}
     assert {i for i, answer in enumerate(answers) if isinstance(answer, WriterError)} == failed
     assert {i for i, answer in enumerate(answers) if isinstance(answer, Settled)} == set(range(12)) - failed
-    assert desk.ask(settle(made[2], 2), settle(made[8], 3))[1] == Settled(3, 1000 - 7 - 5, 30)
+    assert desk.ask(settle(made[2], 2), settle(made[8], 3))[1] == Settled(3, 1000 - 8 - 5, 20)
 
 
 def test_a_duplicate_that_only_the_database_sees_fails_alone(desk):

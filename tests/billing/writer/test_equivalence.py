@@ -16,7 +16,7 @@ from base.ids import uuid7
 from billing import reconcile
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer.apply import apply_now, groups_of_distinct
-from billing.writer.operations import Extend, Release, Renew, Repin, Reserve, Settle, TrueUp
+from billing.writer.operations import EndFacts, Extend, Release, Renew, Repin, RequestFacts, Reserve, Settle, TrueUp
 from tests.billing.writer.reference import FOREVER, Grant, Purse, Reference
 from tests.billing.writer.world import OWNER, grant, make_wallet, open_desk, reserve
 
@@ -74,11 +74,11 @@ def operation(choice, rows, requests):  # noqa: PLR0911 - one operation each
         case "repin":
             facts = {"route": {"rule": 'r "{}', "candidates": [{"load": None}]}, "task": "chat"} if flag else {}
             pinned = uuid.UUID(int=least), uuid.UUID(int=amount), f"m {amount}"
-            return Repin(request, wallet.pk, amount + 30, least, *pinned, facts)
+            return Repin(request, wallet.pk, amount + 30, least, *pinned, RequestFacts(**facts))
         case "settle":
             moved = {"route": {"attempts": [{"node": 'n "1', "load": None}]}} if flag else {}
             facts = {"finish": 'a "b"', **moved}
-            return Settle(request, wallet.pk, amount, {"input": amount, "output": least}, facts)
+            return Settle(request, wallet.pk, amount, {"input": amount, "output": least}, EndFacts(**facts))
         case "estimate":
             return Settle(request, wallet.pk, amount, {"input": amount}, exact=False)
         case "true-up":

@@ -13,7 +13,7 @@ from billing.models import Hold, UsageRecord, Wallet
 from billing.services.holds import end_leases_of_earlier_owners, end_restored_leases, take_expired
 from billing.writer.apply import apply_now
 from billing.writer.errors import WriterError
-from billing.writer.operations import Held, Refused, Renewed, Settled, Stale
+from billing.writer.operations import Held, Refused, Renewed, RequestFacts, Settled, Stale
 from tests.billing.writer.world import OWNER, extend, make_wallet, release, renew, repin, reserve, settle
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
@@ -105,7 +105,7 @@ def test_orphans_that_were_taken_with_a_lease_are_left_alone_until_it_is_over(de
 
 def test_a_hold_that_is_pinned_anew_is_recorded_and_swept_as_what_it_is_now(desk):
     made = reserve(make_wallet(credit=100), 10, route={"model": "first"}, task="chat", streamed=True)
-    moved = repin(made, 40, least=30, facts={"route": {"model": "second"}, "task": "chat", "streamed": True})
+    moved = repin(made, 40, least=30, facts=RequestFacts(route={"model": "second"}, task="chat", streamed=True))
     assert desk.ask_one(made) == Held(10, 90)
     assert desk.ask_one(moved) == Held(40, 60)
     expire(made)
@@ -168,7 +168,9 @@ def test_of_a_frozen_wallet_nothing_more_is_held_for_another_price(desk):
     assert desk.ask_one(repin(made, 20, least=10)) == Held(10, 90)
 
 
-@pytest.mark.parametrize("fields", [{"amount": -1}, {"amount": 1, "least": -1}, {"amount": 1, "facts": {"tusk": "x"}}])
+@pytest.mark.parametrize(
+    "fields", [{"amount": -1}, {"amount": 1, "least": -1}, {"amount": 1, "facts": RequestFacts(task="t" * 41)}]
+)
 def test_what_could_never_be_recorded_is_not_pinned(desk, fields):
     made = reserve(make_wallet(credit=100), 10)
     desk.ask_one(made)

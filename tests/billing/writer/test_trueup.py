@@ -14,7 +14,7 @@ from billing.selectors.usage import Estimate, estimates_since
 from billing.services import credits
 from billing.writer import WriterError
 from billing.writer.errors import OutcomeUnknownError
-from billing.writer.operations import Held, Settle, Settled, Stale, TrueUp
+from billing.writer.operations import EndFacts, Held, Settle, Settled, Stale, TrueUp
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import roll
 from tests.billing.writer.test_queue import Faulty, times
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 
 
 def estimate(made, charge):
-    return Settle(made.request, made.wallet, charge, {"input": charge}, {"finish": "lost", "ttft_ms": 9}, exact=False)
+    return Settle(made.request, made.wallet, charge, {"input": charge}, EndFacts("lost", ttft_ms=9), exact=False)
 
 
 def true_up(made, charge, finish="stop"):

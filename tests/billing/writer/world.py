@@ -14,7 +14,7 @@ from base.ids import uuid7
 from billing.models import Budget, CreditGrant, Wallet
 from billing.services import budgets, credits, wallets
 from billing.writer import Writer, open_writer
-from billing.writer.operations import Extend, Release, Renew, Repin, Reserve, Settle
+from billing.writer.operations import EndFacts, Extend, Release, Renew, Repin, RequestFacts, Reserve, Settle
 from tenancy.models import Tenant
 
 OWNER, DEPLOYMENT, CARD = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
@@ -47,7 +47,7 @@ def reserve(wallet: Wallet, amount: int, least: int | None = None, request=None,
     return Reserve(
         request=request or uuid7(), wallet=wallet.pk, amount=amount, least=amount if least is None else least,
         owner=owner, deployment=DEPLOYMENT, card_version=CARD, tenant=wallet.tenant_id, project=DEPLOYMENT,
-        api_key=None, model='a "m\\odel", {really}', facts=facts,
+        api_key=None, model='a "m\\odel", {really}', facts=RequestFacts(**facts),
     )  # fmt: skip
 
 
@@ -66,11 +66,11 @@ def repin(made: Reserve, amount: int, least: int = 0, **fields) -> Repin:
 
 
 def settle(made: Reserve, charge: int, classes=None, **facts) -> Settle:
-    return Settle(made.request, made.wallet, charge, classes or {"input": charge}, facts)
+    return Settle(made.request, made.wallet, charge, classes or {"input": charge}, EndFacts(**facts))
 
 
 def release(made: Reserve) -> Release:
-    return Release(made.request, made.wallet, {"finish": "nothing_ran"})
+    return Release(made.request, made.wallet, EndFacts("nothing_ran"))
 
 
 def renew(*made: Reserve, owner=OWNER, **classes: int) -> Renew:

@@ -38,10 +38,10 @@ async def test_it_costs_the_cards_part_and_its_record_says_of_which_batch_it_was
     [reserve], [settle] = stand.writer.of(Reserve), stand.writer.of(Settle)
     assert reserve.multiplier_bp == 7_501
     assert outcome.charge == settle.charge == charge(settle.classes, HALF, 7_501)
-    assert reserve.facts["route"]["batch"] == f"batch_{principal.batch.hex}"
+    assert reserve.facts.route["batch"] == f"batch_{principal.batch.hex}"
     await collect(await start(stand, stand.principal))
     assert stand.writer.of(Reserve)[1].multiplier_bp == 15_001
-    assert "batch" not in stand.writer.of(Reserve)[1].facts["route"]
+    assert "batch" not in stand.writer.of(Reserve)[1].facts.route
 
 
 async def test_one_that_moves_costs_the_part_of_the_card_where_it_runs():

@@ -259,7 +259,7 @@ async def test_refused_by_all_is_refused_with_nothing_held():
         await start(stand)
     assert (caught.value.status, caught.value.code) == (503, "engine_overloaded")
     [release] = stand.writer.of(Release)
-    assert "waived" not in release.facts
+    assert not release.facts.waived
     await assert_clean(stand)
 
 
@@ -389,8 +389,8 @@ async def test_a_fallback_model_serves_what_the_targets_do_not_take():
     assert (generation.route.model, text) == ("spare", "w1 w2 w3")
     [reserve] = stand.writer.reserves
     assert reserve.model == "spare"
-    assert "fallback" in reserve.facts["route"]["reason"]
-    assert {c["model"]: c["rejected"] for c in reserve.facts["route"]["candidates"]} == {
+    assert "fallback" in reserve.facts.route["reason"]
+    assert {c["model"]: c["rejected"] for c in reserve.facts.route["candidates"]} == {
         "target": "the fake engine refuses to prepare: overloaded",
         "spare": "",
     }

@@ -81,7 +81,7 @@ async def test_the_nearest_example_decides_and_nobody_pays_for_the_comparison():
     assert step(told, "examples")["similarities"] == [{"rule": "labels", "similarity": 1.0}]
     assert asked(stand) == 1
     assert [reserve.model for reserve in stand.writer.reserves] == ["desk"]
-    assert stand.writer.reserves[0].facts["route"]["signals"] == told["signals"]
+    assert stand.writer.reserves[0].facts.route["signals"] == told["signals"]
 
 
 async def test_an_instruction_that_names_labels_decides_without_a_comparison():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from base.ids import uuid7
@@ -98,10 +99,10 @@ async def test_fallback_serves_a_request_whose_target_fails_and_is_charged_at_it
     assert outcome.charge == settle.charge == each * (100 * 10 + TOKENS * 40) == 1_000_000 - stand.writer.wallet.posted
     end = stand.engine_of("spare").record.entries[attempt_id(generation.id, 1)]
     assert isinstance(end, Finished)
-    attempts = settle.facts["route"]["attempts"]
+    attempts = settle.facts.route["attempts"]
     assert [(one["model"], bool(one["failed"])) for one in attempts] == [("target", True), ("spare", False)]
-    assert "fallback" in settle.facts["route"]["reason"]
-    assert repin.facts == {**reserve.facts, "route": settle.facts["route"]}
+    assert "fallback" in settle.facts.route["reason"]
+    assert repin.facts == msgspec.structs.replace(reserve.facts, route=settle.facts.route)
     assert stand.runtime.metrics.registry.get_sample_value("sluice_credits_micro_total", {"model": "spare"}) == (
         outcome.charge
     )
@@ -126,7 +127,7 @@ async def test_credit_too_short_for_the_fallback_ends_with_what_the_target_faile
         await start(stand, stream=stream)
     assert (caught.value.status, caught.value.code) == (503, "engine_overloaded")
     [release] = stand.writer.of(Release)
-    [_, lacking] = release.facts["route"]["attempts"]
+    [_, lacking] = release.facts.route["attempts"]
     assert lacking["model"] == "spare"
     assert "needs at least 0.00312 credits and 0.00132 are available" in lacking["failed"]
     assert stand.engine_of("spare").record.entries == {}
@@ -279,8 +280,8 @@ async def test_all_that_fail_are_told():
     with pytest.raises(Refusal):
         await start(stand)
     [release] = stand.writer.of(Release)
-    assert [one["model"] for one in release.facts["route"]["attempts"]] == ["target", "spare"]
-    assert all(one["failed"] for one in release.facts["route"]["attempts"])
+    assert [one["model"] for one in release.facts.route["attempts"]] == ["target", "spare"]
+    assert all(one["failed"] for one in release.facts.route["attempts"])
     await assert_clean(stand)
 
 

@@ -64,9 +64,9 @@ async def test_charge_equals_the_recomputed_usage():
     assert bucket_used(stand) == (1, outcome.charge)
     [settle] = stand.writer.settles
     [reserve] = stand.writer.reserves
-    assert settle.facts["finish"] == "stop"
-    assert (reserve.facts["endpoint"], reserve.facts["task"]) == ("chat.completions", generation.route.task)
-    assert reserve.facts["route"]["deployment"] == "fake-1"
+    assert settle.facts.finish == "stop"
+    assert (reserve.facts.endpoint, reserve.facts.task) == ("chat.completions", generation.route.task)
+    assert reserve.facts.route["deployment"] == "fake-1"
     assert stand.record.usage() == outcome.usage
 
 
@@ -289,7 +289,7 @@ async def test_engine_that_nobody_reaches_is_told_to_stop_and_nothing_is_charged
         await start(stand)
     assert (caught.value.status, caught.value.code) == (503, "engine_unavailable")
     [release] = stand.writer.releases
-    assert release.facts["waived"]  # it may have begun all the same
+    assert release.facts.waived  # it may have begun all the same
     assert len(stand.engine.cancellations) == 1
     assert_clean(stand)
 
@@ -349,7 +349,7 @@ async def test_an_id_that_is_closed_is_not_tried_again_and_costs_nothing(monkeyp
         await start(stand)
     assert caught.value.status == 503
     assert stand.engine.prepares == 1
-    assert [release.facts["waived"] for release in stand.writer.releases] == [True]
+    assert [release.facts.waived for release in stand.writer.releases] == [True]
     assert_clean(stand)
 
 
@@ -409,7 +409,7 @@ async def test_answer_in_one_piece_that_we_break_is_waived(monkeypatch, code):
     stand, outcome = await broken(code, stream=False)
     assert (outcome.charge, outcome.is_waived, outcome.usage) == (0, True, Usage())
     [release] = stand.writer.releases
-    assert (release.facts["waived"], release.facts["finish"]) == (True, code)
+    assert (release.facts.waived, release.facts.finish) == (True, code)
     assert not stand.writer.settles
     assert stand.writer.wallet.posted == 1_000_000
     assert bucket_used(stand) == (1, 0)

@@ -16,7 +16,7 @@ from billing.models import Hold, RateCardVersion, UsageRecord, Wallet
 from billing.rating import charge
 from billing.services.cards import publish
 from billing.writer.apply import apply_now
-from billing.writer.operations import Renew, Reserve
+from billing.writer.operations import Renew, RequestFacts, Reserve
 from gateway.generation.sweep import Sweep
 from gateway.runtime.breaker import FAILURES
 from routing.services.catalogue import add_model
@@ -444,7 +444,7 @@ async def test_after_a_gateways_death_its_checkpoint_is_charged_as_an_estimate(s
                 request=request, wallet=at.world.wallet.id, amount=3000, least=1, owner=owner,
                 deployment=at.world.deployment, card_version=RateCardVersion.objects.get().id,
                 tenant=at.world.tenant.id, project=at.world.project.id, api_key=at.world.key_id, model="remote",
-                facts={"endpoint": "responses", "task": "chat", "route": {}, "end_user": "", "streamed": True},
+                facts=RequestFacts("responses", "chat", streamed=True),
             )  # fmt: skip
             apply_now([reserve, Renew(owner, {request: {"input": 10, "output": 4}})])
             Hold.objects.update(lease_until=F("reserved_at"))

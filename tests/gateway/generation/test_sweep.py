@@ -24,7 +24,7 @@ from billing.selectors.usage import recent_usage, record_of
 from billing.services import rollups
 from billing.writer.apply import apply_now
 from billing.writer.errors import WriterError
-from billing.writer.operations import Held, Release, Renew, Reserve, Settle
+from billing.writer.operations import EndFacts, Held, Release, Renew, RequestFacts, Reserve, Settle
 from gateway.apis.usage.endpoint import usage_of
 from gateway.generation import sweep as sweep_module
 from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
@@ -58,7 +58,7 @@ def orphan(world, checkpoint=None, amount=3000, *, streamed=True):
         project=world.project.id,
         api_key=world.key_id,
         model="fake",
-        facts={"endpoint": "responses", "task": "chat", "route": {"rule": "r"}, "end_user": "e", "streamed": streamed},
+        facts=RequestFacts("responses", "chat", {"rule": "r"}, "e", streamed=streamed),
     )
     [held, _] = apply_now([reserve, Renew(owner, {request: checkpoint or {}})])
     assert isinstance(held, Held)
@@ -172,7 +172,7 @@ async def test_what_this_process_decided_is_applied_as_it_was_decided(bench):
     world = await in_database(make_world)
     request = await in_database(partial(orphan, streamed=False), world)
     classes = {"input": 60, "output": 7}
-    bench.unsettled[request] = Settle(request, world.wallet.id, 880, classes, {"finish": "stop"})
+    bench.unsettled[request] = Settle(request, world.wallet.id, 880, classes, EndFacts("stop"))
     assert await bench.turn() == {"settled": 1}
     assert not bench.unsettled
     charged, [row] = await in_database(assert_books, world, records=1)
@@ -183,7 +183,7 @@ async def test_decision_is_kept_until_it_is_answered_whatever_the_clocks_say(ben
     """A gateway's clock that fell behind the database's had decisions forgotten before their lease was over."""
     world = await in_database(make_world)
     request = await in_database(partial(orphan, streamed=False), world)
-    bench.unsettled[request] = Settle(request, world.wallet.id, 880, {"input": 60, "output": 7}, {"finish": "stop"})
+    bench.unsettled[request] = Settle(request, world.wallet.id, 880, {"input": 60, "output": 7}, EndFacts("stop"))
     bench.later = timedelta(hours=3)
     submit, bench.sweep._submit = bench.sweep._submit, failing
     assert await bench.turn() == {"waiting": 1}
