@@ -14,6 +14,7 @@ from control.api.errors import unknown_endpoint
 # One sign-in for everybody: operators too go through allauth, with its second factor and its rate limits.
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
 
+admin.autodiscover()
 admin.site.index_title = "Dashboard"
 
 urlpatterns: list[URLPattern | URLResolver] = [

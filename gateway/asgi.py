@@ -1,4 +1,8 @@
-"""The ASGI application: which path goes to which endpoint of the data plane; Django answers everything else."""
+"""The ASGI applications: which path goes to which endpoint of the data plane; Django answers everything else.
+
+A process serves both planes, or one: the data plane (`/v1`, its websockets, `/health`), or the control plane (pages,
+accounts, management API), which a proxy then joins.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +15,17 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 django_application = get_asgi_application()
 
-from base.http.asgi import Application  # noqa: E402
+from django.urls import URLPattern  # noqa: E402
+
+from base.http.asgi import Application, Receive, Scope, Send  # noqa: E402
 from gateway.apis.endpoints import ENDPOINTS  # noqa: E402 - models need Django to be set up
 from gateway.apis.websocket.endpoint import MOST_SOCKETS, ResponsesConsumer, too_many_sockets  # noqa: E402
 from gateway.concurrency.caps import Cap  # noqa: E402
+from gateway.errors.refusal import Refusal  # noqa: E402
 from gateway.http.bounds import bounded, counted_by_address, limited_by_address, paced_by_address  # noqa: E402
 from gateway.http.cors import with_cors  # noqa: E402
 from gateway.http.guard import guarded  # noqa: E402
-from gateway.http.probes import health, probe_paths  # noqa: E402
+from gateway.http.probes import health, internal_paths, probe_paths  # noqa: E402
 from gateway.http.routes import (  # noqa: E402
     Hints,
     path,
@@ -28,36 +35,59 @@ from gateway.http.routes import (  # noqa: E402
     routed_by_type,
     routes_of,
 )
-from gateway.lifespan import lifespan  # noqa: E402
+from gateway.lifespan import lifespan, open_data_plane, open_pages  # noqa: E402
+
+ALL, DATA, CONTROL = PLANES = ("all", "data", "control")
 
 hints = Hints(ENDPOINTS)
+_pages = paced_by_address(counted_by_address(cast("Application", django_application)))
 
-# On a port of their own where SLUICE_METRICS_PORT is set, else beside the other paths.
-probes = guarded(bounded(routed_by_path([*probe_paths(is_own_port=True), re_path(r"", hints, "unknown")])))
 
-_control_plane = paced_by_address(counted_by_address(cast("Application", django_application)))
-http_routes = [
-    *routes_of(ENDPOINTS),
-    re_path(r"^v1/organization/", _control_plane, "/v1/organization/*"),
-    re_path(r"^v1(/|$)", hints, "/v1/*"),
-    path("health", health),
-    *([] if settings.SLUICE_METRICS_PORT else probe_paths(is_own_port=False)),
-    re_path(hints.near, hints, "near"),
-    re_path(r"", _control_plane, "control"),
-]
-websocket_routes = [
-    path(
-        "v1/responses",
-        ResponsesConsumer.as_asgi(sockets=Cap(MOST_SOCKETS, too_many_sockets)),
-        scope="responses.write",
-    ),
-    re_path(r"", refuse_websocket, "/v1/*"),
-]
-router = routed_by_type(
-    {"lifespan": lifespan, "http": routed_by_path(http_routes), "websocket": routed_by_path(websocket_routes)}
-)
+async def _not_here(scope: Scope, receive: Receive, send: Send) -> None:
+    raise Refusal(404, "not_found", "Another process of this installation serves this: ask at its public address.")
 
-application = with_cors(
-    guarded(bounded(limited_by_address(router) if settings.SLUICE_TRUST_PROXY else router)),
-    settings.SLUICE_CORS_ORIGINS,
-)
+
+def application_of(plane: str = ALL) -> Application:
+    """Return the application of a process that serves `plane`: one of PLANES."""
+    pages = _not_here if plane == DATA else _pages
+    data = [*routes_of(ENDPOINTS), path("health", health)]
+    http_routes = [
+        *([] if plane == CONTROL else data),
+        re_path(r"^v1/organization/", pages, "/v1/organization/*"),
+        re_path(r"^v1(/|$)", _not_here if plane == CONTROL else hints, "/v1/*"),
+        *([] if settings.SLUICE_METRICS_PORT else _operators_paths(plane, is_own_port=False)),
+        re_path(hints.near, hints, "near"),
+        re_path(r"", pages, "control"),
+    ]
+    sockets = [
+        path(
+            "v1/responses",
+            ResponsesConsumer.as_asgi(sockets=Cap(MOST_SOCKETS, too_many_sockets)),
+            scope="responses.write",
+        )
+    ]
+    websocket_routes = [*([] if plane == CONTROL else sockets), re_path(r"", refuse_websocket, "/v1/*")]
+    router = routed_by_type(
+        {
+            "lifespan": lifespan(open_pages if plane == CONTROL else open_data_plane),
+            "http": routed_by_path(http_routes),
+            "websocket": routed_by_path(websocket_routes),
+        }
+    )
+    return with_cors(
+        guarded(bounded(limited_by_address(router) if settings.SLUICE_TRUST_PROXY else router)),
+        settings.SLUICE_CORS_ORIGINS,
+    )
+
+
+def probes_of(plane: str = ALL) -> Application:
+    """Return what answers on the port of SLUICE_METRICS_PORT."""
+    own = _operators_paths(plane, is_own_port=True)
+    return guarded(bounded(routed_by_path([*own, re_path(r"", hints, "unknown")])))
+
+
+def _operators_paths(plane: str, *, is_own_port: bool) -> list[URLPattern]:
+    return [*probe_paths(is_own_port=is_own_port), *([] if plane == CONTROL else internal_paths())]
+
+
+application = application_of()

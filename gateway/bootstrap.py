@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, cast
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -31,6 +31,7 @@ from gateway.generation.sweep import SWEEP_INTERVAL, SWEEP_LEASE, Sweep
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
 from gateway.runtime.gateway_lock import GatewayLock, take_lock
+from gateway.runtime.gauges import observe_delay, pool_sources
 from gateway.runtime.installation import read_installation
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principals
@@ -44,7 +45,6 @@ REFUSALS_INTERVAL = 1.0
 SEEN_INTERVAL = 30.0
 INSTALLATION_INTERVAL = 15.0
 CANCEL_INTERVAL = 1.0
-DELAY_INTERVAL = 0.25
 EXAMPLES_INTERVAL = 1.0
 
 log = structlog.get_logger(__name__)
@@ -110,7 +110,7 @@ async def open_runtime() -> Runtime:
         stack.push_async_callback(runtime.refusals.write)
         pools = (threads, own_threads, batch_threads)
         calls = {"sluice_database_calls": lambda: sum(pool.calls for pool in pools)}
-        metrics.gauges.follow({**calls, **_pool_sources()})
+        metrics.gauges.follow({**calls, **pool_sources()})
         for loop in _loops(runtime, lock, poller, batch_threads):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)
@@ -162,7 +162,7 @@ def _loops(
         lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
         lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),
         lambda: _each(INSTALLATION_INTERVAL, look_at_installation, "installation"),
-        lambda: _observe_delay(metrics.loop_delay.observe),
+        lambda: observe_delay(metrics.loop_delay.observe),
         *_hints(poller, runtime),
         lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
         lambda: _each(EXAMPLES_INTERVAL, lambda: runtime.examples.read(runtime.snapshot.catalogue), "examples"),
@@ -226,32 +226,6 @@ async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str
             await work()
         except Exception:
             log.exception("loop_failed", loop=name)
-
-
-async def _observe_delay(observe: Callable[[float], object]) -> None:
-    """Tell `observe` how much later than asked timers come, until cancelled."""
-    clock = asyncio.get_running_loop().time
-    while True:
-        due = clock() + DELAY_INTERVAL
-        await asyncio.sleep(DELAY_INTERVAL)
-        observe(max(0.0, clock() - due))
-
-
-def _pool_sources() -> dict[str, Callable[[], float]]:
-    """Return where the metrics of the control plane's connections come from, on PostgreSQL."""
-    if settings.SLUICE_EMBEDDED:
-        return {}
-    pool = cast("Any", connection).pool
-
-    def statistic(name: str) -> Callable[[], float]:
-        return lambda: pool.get_stats().get(name, 0)
-
-    return {
-        "sluice_database_connections": statistic("pool_size"),
-        "sluice_database_connections_used": lambda: statistic("pool_size")() - statistic("pool_available")(),
-        "sluice_database_connections_limit": statistic("pool_max"),
-        "sluice_database_requests_waiting": statistic("requests_waiting"),
-    }
 
 
 async def _logged(loop: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -65,7 +65,7 @@ CSRF_TRUSTED_ORIGINS = env.parts("SLUICE_TRUSTED_ORIGINS", [f"https://{_base.net
 INSTALLED_APPS = [
     "unfold",
     "unfold.contrib.filters",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # control.urls finds its pages: the data plane has none
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -258,6 +258,8 @@ SLUICE_MAX_CONNECTIONS_PER_ADDRESS = env.whole("SLUICE_MAX_CONNECTIONS_PER_ADDRE
 # How long a gateway that is replaced lets what runs in it end.
 SLUICE_DRAIN_SECONDS = env.number("SLUICE_DRAIN_SECONDS", 30.0, least=0.0)
 SLUICE_METRICS_PORT = env.whole("SLUICE_METRICS_PORT", 0, least=0, most=65_535)
+# Where a process of the control plane alone asks what only a gateway knows: the address of its probes.
+SLUICE_DATA_PLANE = env.address("SLUICE_DATA_PLANE", "")
 # For details in /readyz, and for /metrics beside the API from elsewhere; without one it is derived from the secret.
 SLUICE_OPERATOR_TOKEN = env.str("SLUICE_OPERATOR_TOKEN", default="")
 SLUICE_CORS_ORIGINS = env.origins("SLUICE_CORS_ORIGINS")

@@ -7,6 +7,8 @@ from typing import Any
 from django.contrib.auth.signals import user_login_failed
 from django.http import HttpRequest
 
+from gateway.http.request import metrics_of
+
 
 def connect() -> None:
     """Connect the signal's receiver; call once per process."""
@@ -14,6 +16,5 @@ def connect() -> None:
 
 
 def _failed(request: HttpRequest | None = None, **_: Any) -> None:
-    runtime = getattr(request, "scope", {}).get("state", {}).get("runtime")
-    if runtime is not None:
-        runtime.metrics.authentication_failed("password")
+    if (metrics := metrics_of(getattr(request, "scope", {}))) is not None:
+        metrics.authentication_failed("password")

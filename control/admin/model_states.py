@@ -73,7 +73,8 @@ def _state_of(live: Live, states: Mapping[UUID, DeploymentState] | None, model: 
     if adapter is not None:
         if obstacle := _plan_obstacle(live, model):
             return "not served", obstacle
-        return _adapter_state(live.adapter_places(adapter.base.name, adapter.id) or [], adapter)
+        known = live.adapter(adapter.base.name, str(adapter.id))
+        return _adapter_state([] if known is None else known.places, adapter)
     found = [states[one.pk] for one in model.deployments.all() if one.is_active and one.pk in states]
     reasons = "; ".join(dict.fromkeys(one.reason for one in found if one.reason))
     return "ready" if any(one.is_ready for one in found) else "not ready", reasons

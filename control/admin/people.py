@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import allauth.account.admin  # noqa: F401 - registers what is taken out below
 from allauth.account.models import EmailAddress
 from django import forms
 from django.contrib import admin, messages

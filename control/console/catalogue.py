@@ -129,9 +129,8 @@ def withdraw(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
 
 def _obstacle(live: Live, entry: ModelEntry) -> str | None:
     served = live.catalogue().deployments.get(entry.name, ()) if entry.base else ()
-    if not served or live.runtime is None:
-        return ""
-    return live.runtime.engines.adapter_state(entry.base, served[0].adapter)
+    state = live.adapter(entry.base, served[0].adapter) if served else None
+    return "" if state is None else state.obstacle
 
 
 def _tasks(live: Live, subscription: Subscription) -> Iterator[TaskLine]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.utils import timezone
-
 from billing.models import Subscription
-from billing.selectors.prices import prices_at
 from fleet.adapters import own_terms
 from gateway.apis.models.wire import ModelCard, model_card
 from gateway.runtime.live import Live
@@ -36,7 +33,7 @@ def offers_of(live: Live, catalogue: Catalogue, subscription: Subscription | Non
         return []
     version = subscription.version
     own = own_terms(version, subscription.tenant_id)
-    prices = live.runtime.snapshot.prices if live.runtime else prices_at(timezone.now())
+    prices = live.prices()
     return [
         Offer(
             entry,

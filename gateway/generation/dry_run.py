@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
+import msgspec
 from asgiref.sync import async_to_sync
-from django.utils import timezone
 
 from billing.models import PlanVersion
-from billing.selectors.prices import prices_at
 from fleet.adapters import own_terms
 from gateway.generation.choosing import Texts, ends_of, read
 from gateway.generation.estimates import estimate
 from gateway.generation.labelling import NO_LABELS, why_unsure
 from gateway.runtime.examples import Asker
-from gateway.runtime.live import Live
+from gateway.runtime.live import DataPlane, Live
 from gateway.runtime.principal import models_of_key
 from inference.messages import Message
 from routing import hook
@@ -58,8 +57,10 @@ def dry_run(
     there is none. Without a project it may name every model of the tenant's own.
 
     Its text is compared with the rules' examples as a request's is, and kept nowhere but in that comparison's cache of
-    digests.
+    digests. In a process of pages alone a gateway is asked for the decision.
     """
+    if live.far is not None:
+        return _asked(live.far, Question(version.pk, wanted, tenant, project))
     length = len(wanted.text) if wanted.prompt_characters is None else wanted.prompt_characters
     catalogue = live.catalogue()
     key, own = frozenset(wanted.models), own_terms(version, tenant, project)
@@ -107,13 +108,51 @@ def _unfit(wanted: Wanted, messages: Sequence[Message], model: ModelEntry, task:
     return "" if model.tenant is not None else why_unsure(hook.read(messages, task), has_schema=wanted.schema)
 
 
+class Question(msgspec.Struct, frozen=True):
+    """A dry run that a process of pages asks a gateway for."""
+
+    version: UUID
+    wanted: Wanted
+    tenant: UUID | None = None
+    project: UUID | None = None
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The answer: the route, or code, message and model of the RoutingError."""
+
+    route: Route | None = None
+    error: tuple[str, str, str] | None = None
+
+
+def decide(live: Live, question: Question) -> Decision:
+    """Return the decision of a dry run that another process asks for."""
+    version = PlanVersion.objects.select_related("plan").get(pk=question.version)
+    try:
+        return Decision(dry_run(live, version, question.wanted, question.tenant, question.project))
+    except RoutingError as error:
+        return Decision(error=(error.code, error.message, error.model))
+
+
+def _asked(far: DataPlane, question: Question) -> Route:
+    try:
+        decision = msgspec.json.decode(far.explain(msgspec.json.encode(question)), type=Decision)
+    except OSError as error:
+        message = "No gateway answers: where a request would go isn't known now."
+        raise RoutingError("no_ready_deployment", message, model=question.wanted.model) from error
+    if decision.route is None:
+        assert decision.error is not None, "one of both"
+        code, message, model = decision.error
+        raise RoutingError(code, message, model=model)
+    return decision.route
+
+
 class _Prices:
     """The prices of models on a plan's terms."""
 
     def __init__(
         self, live: Live, version: PlanVersion, query: RouteQuery, max_tokens: int | None, catalogue: Catalogue
     ) -> None:
-        self._cards = live.runtime.snapshot.prices if live.runtime is not None else prices_at(timezone.now())
+        self._cards = live.prices()
         self._multiplier = version.multiplier_bp
         self._tokens = tokens_of(query)
         self._max_tokens = max_tokens

@@ -29,6 +29,7 @@ from gateway.http.access import address_of, note_refusal
 from gateway.http.bounds import client_network
 from gateway.http.handshake import deny
 from gateway.http.patience import Patience
+from gateway.http.request import metrics_of
 from gateway.http.routes import NOWHERE, Route
 from gateway.logs import request_bound
 from gateway.runtime import tracing
@@ -150,7 +151,8 @@ class _Exchange:
         if (runtime := self._runtime) is not None:
             whose = {"tenant": self.caller.get("tenant"), "api_key": self.caller.get("key")}
             note_refusal(runtime, refusal, self._id, **whose, model=self.model)
-            runtime.metrics.refused(self.route.name, refusal.status, refusal.code)
+        if (metrics := metrics_of(self._scope)) is not None:
+            metrics.refused(self.route.name, refusal.status, refusal.code)
         body = self._error_body(refusal, self._id)
         try:
             encode(body)
@@ -167,8 +169,8 @@ class _Exchange:
     def report(self) -> None:
         """Log the exchange and count it under its route's name (never under a path that the client made up)."""
         path = self._scope["path"]
-        if (runtime := self._runtime) is not None:
-            runtime.metrics.answered(self.route.name, self.status)
+        if (metrics := metrics_of(self._scope)) is not None:
+            metrics.answered(self.route.name, self.status)
         method = self._scope.get("method", "WEBSOCKET")
         if self.span is not None:
             self._describe(self.span, method)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 from uuid import UUID
 
 from base.http.asgi import ASGIMessage, ClientLeftError, Receive, Scope, header_of
 from gateway.concurrency.caps import Cap
 from gateway.errors.refusal import Refusal
+from gateway.runtime.metrics import Metrics
 from gateway.runtime.runtime import Runtime
 
 MOST_UPLOADED = 64 * 1024 * 1024
@@ -26,8 +28,18 @@ def runtime_of(scope: Scope) -> Runtime:
     """The runtime that lifespan opened; a 503 before that."""
     runtime = scope.get("state", {}).get("runtime")
     if runtime is None:
-        raise Refusal(503, "starting", "The gateway is starting.", headers={"retry-after": "1"})
+        raise starting()
     return cast("Runtime", runtime)
+
+
+def starting() -> Refusal:
+    """The 503 of a process that isn't open yet."""
+    return Refusal(503, "starting", "The gateway is starting.", headers={"retry-after": "1"})
+
+
+def metrics_of(scope: Mapping[str, Any]) -> Metrics | None:
+    """The counters of this process; None before lifespan made them."""
+    return scope.get("state", {}).get("metrics")  # type: ignore[no-any-return]
 
 
 def request_id_of(scope: Scope) -> UUID:

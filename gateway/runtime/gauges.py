@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
+from django.conf import settings
+from django.db import connection
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
 from gateway.logs import lines_dropped
+
+DELAY_INTERVAL = 0.25
 
 _READ = {
     "sluice_open_holds": "Holds of this gateway that are open.",
@@ -45,3 +51,29 @@ class _LinesDropped(Collector):
         yield CounterMetricFamily(
             "sluice_log_lines_dropped", "Lines of the log that nobody read in time.", value=lines_dropped()
         )
+
+
+async def observe_delay(observe: Callable[[float], object]) -> None:
+    """Tell `observe` how much later than asked timers come, until cancelled."""
+    clock = asyncio.get_running_loop().time
+    while True:
+        due = clock() + DELAY_INTERVAL
+        await asyncio.sleep(DELAY_INTERVAL)
+        observe(max(0.0, clock() - due))
+
+
+def pool_sources() -> dict[str, Callable[[], float]]:
+    """Return where the metrics of the control plane's connections come from, on PostgreSQL."""
+    if settings.SLUICE_EMBEDDED:
+        return {}
+    pool = cast("Any", connection).pool
+
+    def statistic(name: str) -> Callable[[], float]:
+        return lambda: pool.get_stats().get(name, 0)
+
+    return {
+        "sluice_database_connections": statistic("pool_size"),
+        "sluice_database_connections_used": lambda: statistic("pool_size")() - statistic("pool_available")(),
+        "sluice_database_connections_limit": statistic("pool_max"),
+        "sluice_database_requests_waiting": statistic("requests_waiting"),
+    }

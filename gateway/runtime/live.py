@@ -1,17 +1,22 @@
-"""The state of deployments as this gateway knows it, for pages and the management API.
+"""The state of deployments as a gateway knows it, for pages and the management API.
 
-The ASGI lifespan leaves the runtime in the state of every request's scope; under WSGI and in tests there is none.
+The ASGI lifespan leaves the runtime in the state of every request's scope, and in a process of pages alone the way to
+one that has it. Under WSGI and in tests there is neither.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
+import msgspec
 from django.http import HttpRequest
+from django.utils import timezone
 
+from billing.rating import CardPrices
+from billing.selectors.prices import prices_at
 from gateway.runtime.engine_entry import AdapterPlace, EngineEntry
 from inference.types import Work
 from routing import catalogue
@@ -59,13 +64,46 @@ class DeploymentState:
 
 
 @dataclass(frozen=True, slots=True)
-class Live:
-    """The gateway of this process, or what can be said without one."""
+class AdapterState:
+    """An adapter at each replica of its base, and why none can serve it: "" where one can, None where none has read it
+    yet.
+    """
 
-    runtime: Runtime | None
+    places: list[AdapterPlace]
+    obstacle: str | None
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A gateway's knowledge of its engines at one moment."""
+
+    deployments: dict[UUID, DeploymentState]
+    obstacles: dict[UUID, str]  # replica → why it can't take work
+    adapters: dict[str, AdapterState]  # by id
+
+
+class DataPlane(Protocol):
+    """The data plane as a process of pages asks it."""
+
+    def standing(self) -> Standing | None:
+        """Return what a gateway knows now, None where none answers."""
+        ...
+
+    def explain(self, question: bytes) -> bytes:
+        """Return a gateway's answer to a dry run, both as JSON; OSError where none answers."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The gateway of this process, or `far` the data plane's, or what can be said without one."""
+
+    runtime: Runtime | None = None
+    far: DataPlane | None = None
 
     def deployment_states(self) -> dict[UUID, DeploymentState] | None:
-        """Return the state of each open deployment, or None in a process that serves no data plane."""
+        """Return the state of each open deployment, or None where no gateway tells."""
+        if self.far is not None:
+            return None if (standing := self.far.standing()) is None else standing.deployments
         if self.runtime is None:
             return None
         by_deployment: dict[UUID, list[EngineEntry]] = {}
@@ -73,16 +111,28 @@ class Live:
             by_deployment.setdefault(entry.deployment.id, []).append(entry)
         return {deployment: _state(entries) for deployment, entries in by_deployment.items()}
 
-    def adapter_places(self, base: str, adapter: UUID) -> list[AdapterPlace] | None:
-        """Return how an adapter of `base` is at each of its replicas, None in a process that serves no data plane."""
-        return None if self.runtime is None else self.runtime.engines.adapter_places(base, str(adapter))
+    def adapter(self, base: str, adapter: str) -> AdapterState | None:
+        """Return how the adapter of `base` with that id is, None where no gateway tells."""
+        if self.far is not None:
+            standing = self.far.standing()
+            return None if standing is None else standing.adapters.get(adapter, AdapterState([], None))
+        if self.runtime is None:
+            return None
+        engines = self.runtime.engines
+        return AdapterState(engines.adapter_places(base, adapter), engines.adapter_state(base, adapter))
 
     def catalogue(self) -> Catalogue:
         """Return the catalogue that requests are routed by now, from the database where no gateway runs here."""
         return catalogue.load() if self.runtime is None else self.runtime.snapshot.catalogue
 
+    def prices(self) -> Mapping[str, CardPrices]:
+        """Return the prices in force by rate card, from the database where no gateway runs here."""
+        return prices_at(timezone.now()) if self.runtime is None else self.runtime.snapshot.prices
+
     def usable(self, replica: UUID) -> str:
-        """Return why `replica` can't take work now, or nothing; without a gateway nothing is known against it."""
+        """Return why `replica` can't take work now, or nothing; where no gateway tells nothing is known against it."""
+        if self.far is not None:
+            return "" if (standing := self.far.standing()) is None else standing.obstacles.get(replica, "not open")
         return "" if self.runtime is None else self.runtime.engines.usable(replica)
 
     def refuses(self, replica: UUID, adapter: str) -> str:
@@ -142,7 +192,20 @@ def _replica(entry: EngineEntry) -> ReplicaState:
     )
 
 
+def standing_of(runtime: Runtime) -> Standing:
+    """Return what this process' gateway knows now."""
+    live, catalogue = Live(runtime), runtime.snapshot.catalogue
+    adapters = {
+        served[0].adapter: state
+        for name, entry in catalogue.models.items()
+        if entry.base and (served := catalogue.deployments.get(name))
+        if (state := live.adapter(entry.base, served[0].adapter)) is not None
+    }
+    replicas = [replica.id for entry in catalogue.all_deployments() for replica in entry.replicas]
+    return Standing(live.deployment_states() or {}, {replica: live.usable(replica) for replica in replicas}, adapters)
+
+
 def live_of(request: HttpRequest) -> Live:
-    """Return what the gateway that answers `request` knows."""
-    scope = getattr(request, "scope", {})
-    return Live(scope.get("state", {}).get("runtime"))
+    """Return what is known where `request` is answered."""
+    state = getattr(request, "scope", {}).get("state", {})
+    return Live(state.get("runtime"), state.get("data_plane"))

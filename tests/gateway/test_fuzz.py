@@ -228,7 +228,7 @@ async def test_no_body_and_no_frame_makes_the_server_fail(tmp_path: Path, settin
     async with opened(tmp_path) as runtime:
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
-            await asgi.application({**scope, "state": {"runtime": runtime}}, receive, send)
+            await asgi.application({**scope, "state": {"runtime": runtime, "metrics": runtime.metrics}}, receive, send)
 
         fuzz = Fuzz(app, world.secret, random.Random(SEED))
         early = 0

@@ -95,9 +95,8 @@ def test_what_services_name_is_there():
 
 
 def test_all_that_has_to_run_is_there():
-    assert {"postgres", "redis", "setup", "gateway-1", "gateway-2", "worker", "celery", "beat", "proxy"} <= set(
-        SERVICES
-    )
+    needed = {"postgres", "redis", "setup", "gateway-1", "gateway-2", "control", "worker", "celery", "beat", "proxy"}
+    assert needed <= set(SERVICES)
     assert {name for name, service in SERVICES.items() if service.get("profiles") == ["gpu"]} == {
         "node-gpu",
         "worker-gpu",
@@ -235,7 +234,8 @@ def test_any_port_and_address_may_be_set(given, address, port, tmp_path):
 
 def test_the_proxy_reaches_its_gateways_through_no_other():
     given = variables(SERVICES["proxy"])
-    assert given["NO_PROXY"].split(",") == [one.partition(":")[0] for one in given["SLUICE_GATEWAYS"].split()]
+    reached = f"{given['SLUICE_GATEWAYS']} {given['SLUICE_CONTROL']}".split()
+    assert given["NO_PROXY"].split(",") == [one.partition(":")[0] for one in reached]
 
 
 @pytest.mark.slow
@@ -244,7 +244,7 @@ def test_by_whatever_name_it_is_asked_the_proxy_answers_for_its_gateways(tmp_pat
     if shutil.which("caddy") is None:
         pytest.skip("caddy is not installed")
     site = interpolated(variables(SERVICES["proxy"])["SLUICE_SITE"]).replace("8000", "{port}")
-    with Scripted() as gateway, caddy([gateway.address, gateway.address], tmp_path, site) as address:
+    with Scripted() as gateway, caddy([gateway.address, gateway.address], tmp_path, site=site) as address:
 
         def asked(host):
             request = urllib.request.Request(f"{address}/health", headers={"Host": host})

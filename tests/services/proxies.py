@@ -29,14 +29,15 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 
 
 @contextlib.contextmanager
-def nginx(gateways: list[str], folder: Path) -> Iterator[str]:
-    """Run nginx in front of two gateways; yields its address."""
+def nginx(gateways: list[str], folder: Path, control: str = "") -> Iterator[str]:
+    """Run nginx in front of two gateways, and of `control` or the first of them for pages; yields its address."""
     certificate(folder)
     plain, port = lease_port(), lease_port()
     text = (DEPLOY / "nginx.conf").read_text()
     for written, here in (
         ("127.0.0.1:8001", gateways[0]),
         ("127.0.0.1:8002", gateways[1]),
+        ("127.0.0.1:8003", control or gateways[0]),
         ("listen 80;", f"listen 127.0.0.1:{plain};"),
         ("listen 443 ssl;", f"listen 127.0.0.1:{port} ssl;"),
         ("/etc/ssl/", f"{folder}/"),
@@ -59,10 +60,15 @@ def nginx(gateways: list[str], folder: Path) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def caddy(gateways: list[str], folder: Path, site: str = "http://127.0.0.1:{port}") -> Iterator[str]:
-    """Run Caddy in front of two gateways; yields its address."""
+def caddy(gateways: list[str], folder: Path, control: str = "", site: str = "http://127.0.0.1:{port}") -> Iterator[str]:
+    """Run Caddy in front of two gateways, and of `control` or the first of them for pages; yields its address."""
     port = lease_port()
-    own = {"SLUICE_SITE": site.format(port=port), "SLUICE_GATEWAYS": " ".join(gateways), "XDG_DATA_HOME": str(folder)}
+    own = {
+        "SLUICE_SITE": site.format(port=port),
+        "SLUICE_GATEWAYS": " ".join(gateways),
+        "SLUICE_CONTROL": control or gateways[0],
+        "XDG_DATA_HOME": str(folder),
+    }
     command = ["caddy", "run", "--config", str(caddyfile(folder)), "--adapter", "caddyfile"]
     with running(command, port, folder, {**os.environ, **own, "XDG_CONFIG_HOME": str(folder)}):
         yield f"http://127.0.0.1:{port}"

@@ -80,6 +80,7 @@ class Topology:
     far_home: Path
     metrics_port: int
     upstream_port: int
+    control_port: int
     engines: int
     beside: dict[str, Process] = field(default_factory=dict)
 
@@ -167,7 +168,7 @@ def running_topology(
         redis = RedisServer.start()
         parts.callback(redis.stop)
         far_home = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="sluice-far-")))
-        metrics_port, upstream_port = lease_port(2), lease_port()
+        metrics_port, upstream_port, control_port = lease_port(2), lease_port(), lease_port()
         settings = {
             "REDIS_URL": redis.url,
             "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
@@ -179,7 +180,7 @@ def running_topology(
         stack = parts.enter_context(running_stack(settings, ("--gateways", "2"), server=server, **fake_options))
         stack.records.append(far_home / f"worker-{NODE}.record")
         engines = len({"chat", "embedding", *fake_options}) + len(replicated) + 1  # the foreign server's
-        topology = Topology(stack, redis, far_home, metrics_port, upstream_port, engines)
+        topology = Topology(stack, redis, far_home, metrics_port, upstream_port, control_port, engines)
         parts.callback(_end, topology)
         _spread(topology, replicated)
         yield topology
@@ -192,12 +193,15 @@ def _spread(topology: Topology, replicated: tuple[str, ...]) -> None:
     (stack.home / f"node-{NODE}.key").rename(far_home / f"node-{NODE}.key")
     celery = [sys.executable, "-m", "celery", "-A", "operation"]
     upstream = [sys.executable, "-m", "tests.stack.programs.upstream", "--port", str(topology.upstream_port)]
+    control = [sys.executable, "manage.py", "gateway", "--plane", "control"]
+    pages = {"SLUICE_METRICS_PORT": "0", "SLUICE_DATA_PLANE": f"http://127.0.0.1:{topology.metrics_port}"}
     far = stack.environment | {"SLUICE_HOME": str(far_home), "DATABASE_URL": _url_of_the_node(stack)}
     for name, command, environment in (
         ("upstream", upstream, stack.environment),
         (NODE, [sys.executable, "manage.py", "worker", "--node", NODE], far),
         ("celery", [*celery, "worker", "--concurrency", "1", "--pool", "solo"], stack.environment),
         ("beat", [*celery, "beat", "--pidfile="], stack.environment),
+        ("control", [*control, "--port", str(topology.control_port)], stack.environment | pages),
     ):
         topology.beside[name] = Process(command, environment, far_home / f"{name}.log")
         topology.beside[name].start()

@@ -19,7 +19,7 @@ from gateway.errors.refusal import Refusal
 from gateway.http.listener.bounds import Listener
 from gateway.http.listener.transport import LingeringTransport
 from gateway.http.listener.websocket import BoundedWebSocket
-from gateway.runtime.runtime import Runtime
+from gateway.runtime.metrics import Metrics
 
 MOST_PIPELINED = 8  # requests that wait for the answer to an earlier one on the same connection
 LINGER_SECONDS = 2.0  # how long a refused client's data is read and dropped, so that it gets the answer and not a reset
@@ -360,9 +360,9 @@ class BoundedHTTP(HttpToolsProtocol):
         self._count(refusal.status)
 
     def _count(self, status: int) -> None:
-        runtime: Runtime | None = self.app_state.get("runtime")
-        if runtime is not None:
-            runtime.metrics.answered("connection", status)
+        metrics: Metrics | None = self.app_state.get("metrics")
+        if metrics is not None:
+            metrics.answered("connection", status)
 
 
 def _without_chunks(application: Application, cycle: RequestResponseCycle) -> Application:

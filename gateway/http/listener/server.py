@@ -19,6 +19,7 @@ from gateway.errors.faults import draining
 from gateway.http.listener.bounds import Addresses, Bounds, Listener
 from gateway.http.listener.http import BoundedHTTP
 from gateway.http.listener.websocket import BoundedWebSocket
+from gateway.runtime.metrics import Metrics
 from gateway.runtime.runtime import Runtime
 
 IDLE_SECONDS = 1.0  # a gateway that ends closes idle connections then: a request may be on its way
@@ -85,10 +86,10 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the runtime and listen."""
         await super().startup(sockets)
-        runtime = self._runtime
-        if (listener := self._listener) is not None and runtime is not None:
+        metrics: Metrics | None = self.lifespan.state.get("metrics")
+        if (listener := self._listener) is not None and metrics is not None:
             most = listener.bounds.connections
-            runtime.metrics.gauges.follow(
+            metrics.gauges.follow(
                 {"sluice_connections": lambda: listener.connections, "sluice_connections_limit": lambda: most}
             )
         probes = self._probes

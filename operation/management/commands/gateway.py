@@ -26,19 +26,24 @@ from operation.serve.supervisor import FATAL
 class Command(BaseCommand):
     """Serve HTTP and websockets until SIGTERM; then let running generations end, for at most five seconds."""
 
-    help = "Run one gateway process."
+    help = "Run one gateway process: both planes, or one of them."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
         parser.add_argument("--port", type=int, default=8000)
         fd = "a listening socket that was opened before, instead of --host and --port; may be given several times"
+        planes = "the data plane (/v1), the control plane (pages, accounts, management API), or both: docs/scaling.md"
+        parser.add_argument("--plane", choices=["all", "data", "control"], default="all", help=planes)
         parser.add_argument("--fd", type=int, action="append", default=[], help=fd)
         parser.add_argument("--metrics-fd", type=int, help="the same for the port of SLUICE_METRICS_PORT")
 
     def handle(self, *args: Any, **options: Any) -> None:
         if problem := database_problem():
             raise CommandError(problem)
-        if settings.SLUICE_EMBEDDED:
+        plane = options["plane"]
+        if plane == "control" and not settings.SLUICE_DATA_PLANE:
+            raise CommandError("--plane control needs SLUICE_DATA_PLANE: the address of a gateway's probes")
+        if settings.SLUICE_EMBEDDED and plane != "control":
             try:
                 FileLock.take(Path(settings.DATABASES["default"]["NAME"])).release()
             except GatewayRunningError as error:
@@ -53,7 +58,7 @@ class Command(BaseCommand):
                 self.stderr.write(problem)
                 sys.exit(FATAL)
         configure_logs(stream=background())
-        from gateway.asgi import application, probes
+        from gateway.asgi import application_of, probes_of
         from gateway.http.listener.server import gateway_server
 
         # What was imported stays: left to the collector, it would be walked through in the middle of requests.
@@ -61,8 +66,12 @@ class Command(BaseCommand):
         gc.collect()
         gc.freeze()
         gc.set_threshold(20_000, 20, 20)
-        server = gateway_server(application, probes, options["host"], options["port"], beat=_beat, probes_on=probes_on)
+        server = gateway_server(
+            application_of(plane), probes_of(plane), options["host"], options["port"], beat=_beat, probes_on=probes_on
+        )
         address = address_of_sockets(listening) if listening else address_of(options["host"], options["port"])
+        if plane == "control":  # commands look for the API
+            address = ""
         signal.signal(signal.SIGHUP, lambda *_: server.leave())
         # The server ends in order, then takes the signal again: SIGTERM too must not end us before the address is gone.
         signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -50,7 +50,7 @@ def with_runtime(runtime):
     from gateway.asgi import application
 
     async def application_with_runtime(scope, receive, send):
-        await application({**scope, "state": {"runtime": runtime}}, receive, send)
+        await application({**scope, "state": {"runtime": runtime, "metrics": runtime.metrics}}, receive, send)
 
     return application_with_runtime
 
@@ -60,7 +60,7 @@ def lifespan_with(runtime):
 
     class Open:
         should_exit = False
-        state = {"runtime": runtime}
+        state = {"runtime": runtime, "metrics": runtime.metrics}
 
         def __init__(self, config):
             """It is open already."""

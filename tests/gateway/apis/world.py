@@ -144,7 +144,7 @@ class World:
         from gateway.asgi import application
 
         async def with_state(scope, receive, send):
-            state = {"runtime": self.runtime}
+            state = {"runtime": self.runtime, "metrics": self.runtime.metrics}
             await application({**scope, "state": state}, receive, send)
 
         return with_state

@@ -7,7 +7,6 @@ import logging
 import re
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from django.conf import settings
@@ -17,9 +16,9 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from billing.models import Reconciliation
-from gateway.bootstrap import _pool_sources
 from gateway.concurrency.limiter import ConcurrencyLimiter
 from gateway.runtime import metrics as module
+from gateway.runtime.gauges import pool_sources
 from gateway.runtime.installation import read_installation
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.task_states import TaskState
@@ -80,7 +79,7 @@ def test_codes_that_a_foreign_server_makes_up_end_in_one_series(monkeypatch):
 def test_a_failed_sign_in_counts_at_the_gateway_that_refused_it():
     metrics = Metrics()
     request = RequestFactory().post("/accounts/login/")
-    request.scope = {"state": {"runtime": SimpleNamespace(metrics=metrics)}}
+    request.scope = {"state": {"metrics": metrics}}
     user_login_failed.send(sender=__name__, credentials={}, request=request)
     user_login_failed.send(sender=__name__, credentials={}, request=None)  # in a command
     assert value(metrics, "sluice_authentication_failures_total", kind="password") == 1
@@ -156,7 +155,7 @@ def test_a_task_that_is_no_more_is_forgotten_and_shown_no_more():
 @pytest.mark.django_db(transaction=True)
 def test_the_pools_connections_are_shown_as_they_are():
     """By real queries on PostgreSQL: one connection of the pool is used while this thread has it."""
-    sources = _pool_sources()
+    sources = pool_sources()
     if settings.SLUICE_EMBEDDED:
         assert sources == {}, "SQLite has no pool"
         return

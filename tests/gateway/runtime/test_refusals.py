@@ -38,7 +38,7 @@ def served_by(runtime):
     from gateway.asgi import application
 
     async def with_state(scope, receive, send):
-        await application({**scope, "state": {"runtime": runtime}}, receive, send)
+        await application({**scope, "state": {"runtime": runtime, "metrics": runtime.metrics}}, receive, send)
 
     return with_state
 

@@ -37,10 +37,10 @@ FORM = 64 * 1024  # around a file
 
 @pytest.fixture(params=PROXIES)
 def proxy(request, tmp_path):
-    """Starts the proxy in front of two gateways."""
+    """Starts the proxy in front of two gateways and a process of pages."""
     if shutil.which(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
-    return lambda *gateways: PROXIES[request.param](list(gateways), tmp_path)
+    return lambda *gateways, control="": PROXIES[request.param](list(gateways), tmp_path, control)
 
 
 @contextlib.asynccontextmanager
@@ -222,9 +222,10 @@ def test_what_is_for_operators_does_not_pass(proxy):
     with Scripted() as upstream, proxy(upstream.address, nobody()) as address:
 
         async def use(session):
-            return [(await session.get(path)).status for path in ("/metrics", "/readyz", "/healthz", "/health")]
+            return [(await session.get(path)).status for path in (*ours, "/health")]
 
-        assert run(address, use) == [404, 404, 404, 200]
+        ours = ("/metrics", "/readyz", "/healthz", "/internal/standing")
+        assert run(address, use) == [404, 404, 404, 404, 200]
         assert upstream.seen == ["/health"]
 
 
@@ -257,9 +258,10 @@ def test_a_real_gateway_behind_it(proxy, stack):
         assert said[0] == "response.created"
 
 
-def test_people_sign_in_through_it(proxy, stack):
-    """The form passes only if the gateway knows the scheme and host that the browser sees."""
-    with proxy(f"127.0.0.1:{stack.port}", nobody()) as address:
+def test_people_sign_in_through_it_and_see_what_only_gateways_know(proxy, cluster):
+    """The form passes only if the process of pages knows the scheme and host that the browser sees."""
+    stack, control = cluster.stack, f"127.0.0.1:{cluster.control_port}"
+    with proxy(f"127.0.0.1:{stack.port}", nobody(), control=control) as address:
         email = f"operator-{address[-5:]}@example.com"
         stack.script("superuser", email, "behind-a-proxy-1")
 
@@ -269,9 +271,17 @@ def test_people_sign_in_through_it(proxy, stack):
             form = {"login": email, "password": "behind-a-proxy-1", "csrfmiddlewaretoken": token}
             headers = {"Origin": address, "Referer": f"{address}/accounts/login/"}
             async with session.post("/accounts/login/", data=form, headers=headers, allow_redirects=False) as answer:
-                return answer.status, "sluice_session" in answer.cookies
+                assert (answer.status, "sluice_session" in answer.cookies) == (302, True)
+            async with session.get("/admin/routing/deployment/") as page:
+                seen = await page.text()
+            async with session.get("/v1/models", headers={"Authorization": "Bearer wrong"}) as answer:
+                return seen, (await answer.json())["error"]["code"]
 
-        assert run(address, use) == (302, True)
+        seen, code = run(address, use)
+        assert re.search(r">\s*ready\s*<", seen), "a gateway told it"
+        assert code == "invalid_api_key", "a gateway said it"
+        assert ask(f"http://{control}/v1/models").status == 404
+        assert ask(f"http://{control}/readyz").json["status"] == "ready"
 
 
 class Activated:

@@ -208,9 +208,9 @@ async def test_a_flood_of_scrapes_is_rendered_once_a_second_and_lets_others_go_o
 
 async def test_probes_have_a_port_of_their_own_where_one_is_set(world, checks, settings):
     settings.SLUICE_METRICS_PORT = lease_port()
-    from gateway.asgi import application, probes
+    from gateway.asgi import application, probes_of
 
-    server = gateway_server(application, probes, "127.0.0.1", lease_port())
+    server = gateway_server(application, probes_of(), "127.0.0.1", lease_port())
     server.config.load()
     server.config.lifespan_class = lifespan_with(world.runtime)
     task = asyncio.create_task(server.serve())
