@@ -44,14 +44,16 @@ _pages = paced_by_address(counted_by_address(cast("Application", django_applicat
 
 
 async def _not_here(scope: Scope, receive: Receive, send: Send) -> None:
-    raise Refusal(404, "not_found", "Another process of this installation serves this: ask at its public address.")
+    raise Refusal(
+        404, "unknown_endpoint", "Another process of this installation serves this: ask at its public address."
+    )
 
 
-def application_of(plane: str = ALL) -> Application:
-    """Return the application of a process that serves `plane`: one of PLANES."""
+def http_routes_of(plane: str = ALL) -> list[URLPattern]:
+    """Return the routes of HTTP in a process that serves `plane`."""
     pages = _not_here if plane == DATA else _pages
     data = [*routes_of(ENDPOINTS), path("health", health)]
-    http_routes = [
+    return [
         *([] if plane == CONTROL else data),
         re_path(r"^v1/organization/", pages, "/v1/organization/*"),
         re_path(r"^v1(/|$)", _not_here if plane == CONTROL else hints, "/v1/*"),
@@ -59,6 +61,10 @@ def application_of(plane: str = ALL) -> Application:
         re_path(hints.near, hints, "near"),
         re_path(r"", pages, "control"),
     ]
+
+
+def websocket_routes_of(plane: str = ALL) -> list[URLPattern]:
+    """Return the routes of websockets in a process that serves `plane`."""
     sockets = [
         path(
             "v1/responses",
@@ -66,12 +72,16 @@ def application_of(plane: str = ALL) -> Application:
             scope="responses.write",
         )
     ]
-    websocket_routes = [*([] if plane == CONTROL else sockets), re_path(r"", refuse_websocket, "/v1/*")]
+    return [*([] if plane == CONTROL else sockets), re_path(r"", refuse_websocket, "/v1/*")]
+
+
+def application_of(plane: str = ALL) -> Application:
+    """Return the application of a process that serves `plane`: one of PLANES."""
     router = routed_by_type(
         {
             "lifespan": lifespan(open_pages if plane == CONTROL else open_data_plane),
-            "http": routed_by_path(http_routes),
-            "websocket": routed_by_path(websocket_routes),
+            "http": routed_by_path(http_routes_of(plane)),
+            "websocket": routed_by_path(websocket_routes_of(plane)),
         }
     )
     return with_cors(

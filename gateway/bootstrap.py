@@ -143,6 +143,14 @@ def _loops(
     async def swept() -> None:
         metrics.holds_swept(await sweep.turn())
 
+    is_left_out = False
+
+    async def look_at_engines() -> None:
+        nonlocal is_left_out
+        is_left_out = engines.are_at_rest and not is_left_out  # engines at rest are asked every other time
+        if not is_left_out:
+            await engines.look()
+
     async def seen() -> None:
         if names := engines.heard():
             await threads.run(lambda: note_seen(names))
@@ -157,7 +165,7 @@ def _loops(
         leases.keep_fenced,
         runtime.replays.keep_renewed,
         runtime.follow_epoch,
-        lambda: _each(HEALTH_INTERVAL, engines.look, "engines"),
+        lambda: _each(HEALTH_INTERVAL, look_at_engines, "engines"),
         lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
         lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
         lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),

@@ -1,4 +1,4 @@
-"""The threads on which the data plane's few ORM reads run, away from the event loop and from Django's own threads."""
+"""Threads of our own for the ORM: the data plane's few reads run there, away from event loop and Django's threads."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from base.database.bounded_connection import answered_within
 from base.errors import DatabaseBusyError
@@ -24,8 +25,39 @@ ANSWER_SECONDS = 5.0  # how long a connection that gets no answer can occupy a t
 T = TypeVar("T")
 
 
+class ThreadConnections:
+    """The connections of a pool's threads between its calls: PostgreSQL's go back to theirs; SQLite's stay open, since
+    opening one costs more than most queries.
+    """
+
+    def __init__(self) -> None:
+        self._open: set[BaseDatabaseWrapper] = set()
+
+    def rest(self) -> None:
+        """Give back the connections of this thread, whose call has ended."""
+        for one in connections.all(initialized_only=True):
+            is_well = one.connection is not None and not one.errors_occurred and not one.in_atomic_block
+            if is_well and one.vendor == "sqlite":
+                self._open.add(one)
+            else:
+                self._open.discard(one)
+                one.close()
+
+    def close(self) -> None:
+        """Close those that stayed open, once the threads have ended."""
+        closer = threading.Thread(target=self._close)  # Django closes none in an event loop's thread
+        closer.start()
+        closer.join()
+
+    def _close(self) -> None:
+        for one in self._open:
+            one.inc_thread_sharing()
+            one.close()
+        self._open.clear()
+
+
 class DatabaseThreads:
-    """A small pool of threads; a call gives its connection back (or closes it) before it returns.
+    """A small pool of threads, whose connections rest between the calls (`ThreadConnections`).
 
     PostgreSQL has `ANSWER_SECONDS` for each statement; one that isn't answered then fails and frees its thread.
 
@@ -36,6 +68,7 @@ class DatabaseThreads:
 
     def __init__(self, size: int = 4, most: int = MOST_WAITING) -> None:
         self._executor = ThreadPoolExecutor(max_workers=size, thread_name_prefix="gateway-database")
+        self._connections = ThreadConnections()
         self._most = most
         self._waiting: FairQueue[UUID | None, Callable[[], None]] = FairQueue()
         self._inside = 0
@@ -60,7 +93,7 @@ class DatabaseThreads:
                 self._by_owner[owner] += 1
             self._inside += 1
             work: Future[T] = Future()
-            self._waiting.put(owner, partial(_do, function, work))
+            self._waiting.put(owner, partial(self._do, function, work))
         # Not when the caller gives up: the call may still wait in the pool.
         work.add_done_callback(partial(self._leave, owner))
         self._executor.submit(self._next)
@@ -82,21 +115,18 @@ class DatabaseThreads:
     def close(self) -> None:
         """Wait for what runs and end the threads."""
         self._executor.shutdown(wait=True)
+        self._connections.close()
 
-
-def _do(function: Callable[[], T], work: Future[T]) -> None:
-    """Have `function` answer `work`, unless its caller has given up."""
-    if not work.set_running_or_notify_cancel():
-        return
-    try:
-        work.set_result(_with_connections_closed(function))
-    except BaseException as error:  # noqa: BLE001 - the caller's
-        work.set_exception(error)
-
-
-def _with_connections_closed(function: Callable[[], T]) -> T:
-    try:
-        with answered_within(ANSWER_SECONDS):
-            return function()
-    finally:
-        connections.close_all()
+    def _do(self, function: Callable[[], T], work: Future[T]) -> None:
+        """Have `function` answer `work`, unless its caller has given up."""
+        if not work.set_running_or_notify_cancel():
+            return
+        try:
+            with answered_within(ANSWER_SECONDS):
+                found = function()
+        except BaseException as error:  # noqa: BLE001 - the caller's
+            self._connections.rest()
+            work.set_exception(error)
+        else:
+            self._connections.rest()
+            work.set_result(found)

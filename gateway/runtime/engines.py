@@ -198,6 +198,13 @@ class Engines:
         await asyncio.gather(*(self._refresh(entry) for entry in self.entries()))
         await self._close_retired()
 
+    @property
+    def are_at_rest(self) -> bool:
+        """Whether all of them take work and none has any: then there is less to see."""
+        return all(
+            not entry.obstacle and not entry.requests and not entry.health.running for entry in self._entries.values()
+        )
+
     async def connected(self, seconds: float) -> bool:
         """Wait until every engine is ready; False when some aren't after `seconds`."""
         try:

@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from gateway.logs import lines_dropped
 
-DELAY_INTERVAL = 0.25
+DELAY_INTERVAL = 0.5
 
 _READ = {
     "sluice_open_holds": "Holds of this gateway that are open.",

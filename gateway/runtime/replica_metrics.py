@@ -41,10 +41,15 @@ class ReplicaMetrics:
         self._first = durations("first_token", "Time from a request's arrival at its engine to its first token.")
         self._gaps = durations("inter_token", "Time from one token of a request to the next; of all tokens.")
         self._last: dict[tuple[str, str], Work] = {}
+        self._shown: dict[tuple[str, str], tuple[Health, bool]] = {}
 
     def seen(self, deployment: str, node: str, health: Health, *, is_circuit_open: bool) -> None:
         """Show the latest health of a replica."""
         place = (deployment, node)
+        shown = (health, is_circuit_open)
+        if self._shown.get(place) == shown:  # an engine at rest, which is asked all the time
+            return
+        self._shown[place] = shown
         self._ready.labels(*place).set(health.ready)
         self._running.labels(*place).set(health.running)
         self._waiting.labels(*place).set(health.waiting)
@@ -58,6 +63,7 @@ class ReplicaMetrics:
         """Forget a replica that left the catalogue; its counters stay, as those of everything that was."""
         place = (deployment, node)
         self._last.pop(place, None)
+        self._shown.pop(place, None)
         for gauge in (self._ready, self._running, self._waiting, self._circuit, self._kv_used, self._kv_cached):
             gauge.remove(*place)
 

@@ -29,7 +29,7 @@ from inference.worker.deployment import Deployment
 from inference.worker.requests import AddCommand, Command, DrainCommand, RepriceCommand
 from inference.worker.serving import Serving
 
-POLL_SECONDS = 0.25
+POLL_SECONDS = 1.0
 REFUSED = "model refused"
 FAILED = "loading failed"
 

@@ -1,15 +1,19 @@
-"""Periodic work in one process: what is due, in a few threads, until it is told to end."""
+"""Periodic work in one process: what is due, in a few threads, until it is told to end.
+
+Where nobody has written to the database there is nothing new to do but by time, which `IDLE_S` is soon enough for.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from django.db import connections
-
+from base.database.threads import ThreadConnections
+from base.heartbeat import touch_heartbeat
 from billing.jobs import Job
 from operation.jobs.tasks import task
 
@@ -39,13 +43,47 @@ class Schedule:
         return max(0.0, min(self._due.values()) - now) if self._due else None
 
 
-class Loop:
-    """Runs the jobs in so many `threads`, none of them twice at a time, until `stop`."""
+IDLE_S = 30.0
+"""Seconds after which a job runs although nobody has written to the database since it began last."""
 
-    def __init__(self, jobs: Sequence[Job], threads: int) -> None:
+
+class FileVersion:
+    """The version of an SQLite file: another one after each commit. None where it can't be read."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+
+    def __call__(self) -> int | None:
+        try:
+            if self._connection is None:
+                self._connection = sqlite3.connect(self._path, isolation_level=None)
+            [version] = self._connection.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error:
+            self.close()
+            return None
+        return int(version)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class Loop:
+    """Runs the jobs in so many `threads`, none of them twice at a time, until `stop`.
+
+    `version` tells whether anybody has written to the database: another value then, None where that isn't known.
+    """
+
+    def __init__(self, jobs: Sequence[Job], threads: int, version: Callable[[], int | None] = lambda: None) -> None:
         self._tasks = {job.name: task(job, lambda: not self._stops) for job in jobs}
         self._schedule = Schedule(jobs, time.monotonic())
         self._threads = threads
+        self._version = version
+        self._began: dict[str, tuple[int | None, float]] = {}  # by job: the version, and when it began last
+        self._connections = ThreadConnections()
         self._stops = False
         self._news: SimpleQueue[str | None] = SimpleQueue()  # names of jobs that have ended; None: look whether to stop
 
@@ -59,14 +97,22 @@ class Loop:
         pool = ThreadPoolExecutor(self._threads, "job")
         try:
             while not self._stops:
-                for name in self._schedule.take(time.monotonic()):
-                    pool.submit(self._do, name)
+                now, version = time.monotonic(), self._version()
+                for name in self._schedule.take(now):
+                    before, began = self._began.get(name, (None, now))
+                    if version is not None and version == before and now - began < IDLE_S:
+                        self._schedule.end(name)
+                        touch_heartbeat()
+                    else:
+                        self._began[name] = version, now
+                        pool.submit(self._do, name)
                 with suppress(Empty):
                     ended = self._news.get(timeout=self._schedule.rest(time.monotonic()))
                     if ended is not None:
                         self._schedule.end(ended)
         finally:
             pool.shutdown(cancel_futures=True)
+            self._connections.close()
 
     def _do(self, name: str) -> None:
         try:
@@ -74,6 +120,6 @@ class Loop:
                 self._tasks[name]()
         finally:
             try:
-                connections.close_all()
+                self._connections.rest()
             finally:
                 self._news.put(name)  # else it would never be due again

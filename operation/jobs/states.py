@@ -13,7 +13,7 @@ from django.db.models import F
 from base import clock
 from gateway.runtime.task_states import TaskState
 
-SUCCESS_SECONDS = 15.0
+SUCCESS_SECONDS = 60.0
 """Between two notes of one task's success by one process: some tasks run each second."""
 
 logger = logging.getLogger("sluice.jobs")

@@ -67,7 +67,8 @@ class Following:
             self._complaint = str(error)
             return
         finally:
-            connection.close()
+            if connection.vendor != "sqlite" or connection.errors_occurred:  # opening SQLite's costs more than the look
+                connection.close()
         is_same, self._spec = spec == self._spec, spec
         is_restarting, self._fingerprint = fingerprint(spec) != self._fingerprint, fingerprint(spec)
         self._note(missing, began)

@@ -84,8 +84,9 @@ class _Signals:
 class Supervisor:
     """Keeps children running until SIGINT or SIGTERM, then ends them in the order in which they were given.
 
-    `tick` is called about every quarter of a second while all runs; `say` gets one line for each thing worth telling.
-    SIGHUP calls `hangup`; without one, or when it tells that our terminal has gone, it ends everything too.
+    `tick` is called about every quarter of a second, each second once all has run for long; `say` gets one line for
+    each thing worth telling. SIGHUP calls `hangup`; without one, or when it tells that our terminal has gone, it ends
+    everything too.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class Supervisor:
         try:
             while True:
                 self._start_due()
-                signals = self._signals.wait(0.25) - {signal.SIGCHLD}
+                signals = self._signals.wait(self._rest()) - {signal.SIGCHLD}
                 if signals == {signal.SIGHUP} and self._hangup is not None and not _terminal_is_gone():
                     self._hangup(self)
                 elif signals:
@@ -168,6 +169,16 @@ class Supervisor:
                 self._tick(self)
         finally:
             self._stop()
+
+    def _rest(self) -> float:
+        """Return for how many seconds to wait for a signal, such as that of a child's end."""
+        steady_since = self._clock() - STEADY
+        is_steady = not self._rolling and all(
+            child.process is not None and child.process.started_at < steady_since and len(child.processes) == 1
+            for child in self._children.values()
+            if child.wanted
+        )
+        return 1.0 if is_steady else 0.25
 
     def _start_due(self) -> None:
         now = self._clock()

@@ -59,14 +59,14 @@ async def gateway(tmp_path):
 
 @pytest.mark.parametrize("path", ["/", "/accounts/login/", "/admin/", "/api/v1/keys", "/v1/organization/costs"])
 async def test_pages_are_not_the_data_planes(path):
-    assert_error(await over(asgi.application_of(asgi.DATA), {}, path, key=None), 404, "not_found")
+    assert_error(await over(asgi.application_of(asgi.DATA), {}, path, key=None), 404, "unknown_endpoint")
 
 
 async def test_requests_are_not_the_control_planes():
     state, close = await open_pages()
     control = asgi.application_of(asgi.CONTROL)
     try:
-        assert_error(await over(control, state, "/v1/models", key="any"), 404, "not_found")
+        assert_error(await over(control, state, "/v1/models", key="any"), 404, "unknown_endpoint")
         for path in (STANDING, EXPLAIN):
             assert (await over(control, state, path, key=operator_token())).status == 404
         assert (await over(control, state, "/accounts/login/", key=None)).status == 200

@@ -24,6 +24,7 @@ TRIED = {
     "SLUICE_TASKS": "chat, sing",
     "SLUICE_REMOTE_NETWORKS": "192.0.2.0/24",
     "SLUICE_BASE_URL": "https://sluice.example",
+    "SLUICE_DATA_PLANE": "http://10.0.0.3:9000",
     "SLUICE_ALLOWED_HOSTS": "a.example, b.example",
     "SLUICE_TRUSTED_ORIGINS": "https://a.example, https://b.example",
     "SLUICE_PROXIES": "192.0.2.1, 192.0.2.2",

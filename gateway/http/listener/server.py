@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import resource
 import socket
 from collections.abc import Awaitable, Callable
@@ -24,6 +25,7 @@ from gateway.runtime.runtime import Runtime
 
 IDLE_SECONDS = 1.0  # a gateway that ends closes idle connections then: a request may be on its way
 LOOK_SECONDS = 0.05
+TICK_SECONDS = 1.0
 PATIENCE = 4.5  # of a gateway that is told to stop; the supervisor waits for ten seconds in all
 LAST_SECONDS = 1.5  # after that, for the errors of those that were ended
 OWN_FILES = 512  # descriptors kept for the database, engines, logs
@@ -69,6 +71,9 @@ class Server(uvicorn.Server):
         probes_on: socket.socket | None = None,
         leave_seconds: float = 30.0,
     ) -> None:
+        self._exits = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._told = asyncio.Event()  # it is to leave or to end
         super().__init__(config)
         self._probes = probes
         self._listener = listener
@@ -82,6 +87,33 @@ class Server(uvicorn.Server):
     def leave(self) -> None:
         """Have the server leave: from a signal's handler."""
         self._is_to_leave = True
+        self._look()
+
+    @property
+    def should_exit(self) -> bool:
+        """Whether it is to end; set by handlers of signals too."""
+        return self._exits
+
+    @should_exit.setter
+    def should_exit(self, exits: bool) -> None:
+        self._exits = exits
+        self._look()
+
+    def _look(self) -> None:
+        """Have `main_loop` look now: from any thread, and from a signal's handler."""
+        if (loop := self._loop) is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(self._told.set)
+
+    async def main_loop(self) -> None:
+        """Look each second, and whenever something is told: uvicorn's own looks ten times as often."""
+        self._loop = asyncio.get_running_loop()
+        counter = 0  # of tenths of a second, as `on_tick` wants it
+        while not await self.on_tick(counter):
+            counter = (counter + 10) % 864_000
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._told.wait()
+            self._told.clear()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the runtime and listen."""
@@ -193,7 +225,7 @@ def gateway_server(
         proxy_headers=settings.SLUICE_TRUST_PROXY,
         forwarded_allow_ips=settings.SLUICE_PROXIES,
         callback_notify=beat,
-        timeout_notify=1,
+        timeout_notify=0,  # at each tick
     )
     leave_seconds = settings.SLUICE_DRAIN_SECONDS
     if not settings.SLUICE_METRICS_PORT:

@@ -18,7 +18,7 @@ from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
 from operation.doctor.doctor import database_problem
 from operation.jobs.lock import JobsLock, JobsLockedError
-from operation.jobs.loop import Loop
+from operation.jobs.loop import FileVersion, Loop
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for
 
@@ -52,7 +52,8 @@ class Command(BaseCommand):
 def _run_until_told() -> None:
     from operation.jobs.tasks import JOBS
 
-    loop = Loop(JOBS, settings.SLUICE_CELERY_CONCURRENCY)
+    file = FileVersion(settings.DATABASES["default"]["NAME"]) if settings.SLUICE_EMBEDDED else None
+    loop = Loop(JOBS, settings.SLUICE_CELERY_CONCURRENCY, file or (lambda: None))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: loop.stop())
     loop.run()

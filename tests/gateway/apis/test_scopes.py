@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from gateway.asgi import http_routes, websocket_routes
+from gateway.asgi import http_routes_of, websocket_routes_of
 from gateway.http.endpoint import endpoint
 from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY, expanded
 from tests.gateway.apis.client import ask, assert_error
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-PATHS = sorted({pattern for route in http_routes if (pattern := str(route.pattern)).startswith("v1/")})
+PATHS = sorted({pattern for route in http_routes_of() if (pattern := str(route.pattern)).startswith("v1/")})
 
 
 @pytest.mark.parametrize("pattern", PATHS)
@@ -50,7 +50,7 @@ def test_a_path_of_the_api_cannot_be_without_a_scope():
 
 
 def test_websockets_ask_for_a_scope_too():
-    assert [str(route.pattern) for route in websocket_routes] == ["v1/responses", ""]
+    assert [str(route.pattern) for route in websocket_routes_of()] == ["v1/responses", ""]
 
 
 def test_scopes_stand_for_others():

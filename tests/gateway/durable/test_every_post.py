@@ -10,7 +10,7 @@ import pytest
 from django.urls import URLPattern, get_resolver
 
 from billing.models import UsageRecord
-from gateway.asgi import http_routes
+from gateway.asgi import http_routes_of
 from gateway.durable import answers
 from gateway.durable.models import KeptAnswer
 from tenancy.services import admin_keys
@@ -24,7 +24,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.money, pytest.mark.django_db(transaction=True)]
 
 BAD_KEY = "x" * 256
-PATHS = sorted({pattern for route in http_routes if (pattern := str(route.pattern)).startswith("v1/")})
+PATHS = sorted({pattern for route in http_routes_of() if (pattern := str(route.pattern)).startswith("v1/")})
 PAGES = ("django.", "allauth.", "unfold.", "control.admin.", "control.accounts.", "control.console.", "billing.admin")
 HI = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}]}
 COUNTED = {

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import threading
+from contextlib import closing
+from itertools import pairwise
 
 import pytest
 from django.core.management import call_command
@@ -12,7 +15,7 @@ from django.db import OperationalError
 
 from billing.jobs import Job
 from operation.jobs import tasks
-from operation.jobs.loop import Loop, Schedule
+from operation.jobs.loop import FileVersion, Loop, Schedule
 from operation.management.commands import jobs as command
 
 
@@ -108,9 +111,9 @@ def test_it_ends_after_the_current_chunks_and_begins_nothing_more():
     assert chunks == [1]
 
 
-def test_between_two_runs_no_connection_is_open(monkeypatch):
+def test_after_each_run_its_connection_rests(monkeypatch):
     closed = []
-    monkeypatch.setattr("operation.jobs.loop.connections.close_all", lambda: closed.append(1))
+    monkeypatch.setattr("operation.jobs.loop.ThreadConnections.rest", lambda _: closed.append(1))
 
     def step():
         if len(closed) == 3:
@@ -123,10 +126,10 @@ def test_between_two_runs_no_connection_is_open(monkeypatch):
 
 
 def test_a_connection_that_fails_to_close_ends_no_job(monkeypatch):
-    def fail():
+    def fail(_):
         raise OperationalError("lost")
 
-    monkeypatch.setattr("operation.jobs.loop.connections.close_all", fail)
+    monkeypatch.setattr("operation.jobs.loop.ThreadConnections.rest", fail)
     runs = []
 
     def step():
@@ -138,6 +141,44 @@ def test_a_connection_that_fails_to_close_ends_no_job(monkeypatch):
     loop = loop_of(only=step)
     loop.run()
     assert len(runs) == 3
+
+
+def test_what_nobody_wrote_for_waits(monkeypatch):
+    """A job runs once something was written since it began last, or after a while: time may make something due."""
+    now, versions, runs = [0.0], [1], []
+    monkeypatch.setattr("operation.jobs.loop.time.monotonic", lambda: now[0])
+    looks = iter(range(1, 1_000))
+
+    def version():
+        look = next(looks)
+        now[0] = look / 10
+        if look == 200:
+            versions.append(2)
+        if look == 700:
+            loop.stop()
+        return versions[-1]
+
+    def step():
+        runs.append(now[0])
+        return False
+
+    loop = Loop([Job("only", step, every_s=0)], 1, version)
+    loop.run()
+    assert [round(one) for one in runs] == [0, 20, 50]
+
+
+def test_the_version_of_a_file_is_another_after_each_commit(tmp_path):
+    path = str(tmp_path / "file.sqlite3")
+    version = FileVersion(path)
+    with closing(sqlite3.connect(path)) as writer:
+        seen = [version()]
+        for statement in ("CREATE TABLE t (n)", "INSERT INTO t VALUES (1)", "SELECT n FROM t"):
+            writer.execute(statement)
+            writer.commit()
+            seen.append(version())
+    version.close()
+    assert [one == before for before, one in pairwise(seen)] == [False, False, True]
+    assert FileVersion(str(tmp_path))() is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

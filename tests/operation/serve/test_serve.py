@@ -34,7 +34,7 @@ def test_a_price_reaches_the_worker_when_its_day_comes(monkeypatch, home):
         "operation.serve.following.save_spec",
         lambda spec, node: saved.append(json.loads(worker_specs.save_spec(spec, node).read_text())),
     )
-    monkeypatch.setattr("operation.serve.following.connection", SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr("operation.serve.following.connection", SimpleNamespace(vendor="", close=lambda: None))
     supervisor = SimpleNamespace(enable=saved.count, restart=saved.count)
     following = Following("local", saved.append)
     following.look(None)
