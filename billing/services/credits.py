@@ -13,7 +13,6 @@ from django.db import transaction
 from django.db.models import Q
 from django.dispatch import Signal
 
-from base import clock
 from billing.models import CreditGrant, LedgerTransfer, ScheduledGrant, Wallet
 from billing.services.errors import InsufficientCreditError, KeyReusedError
 from billing.services.wallets import account_of, lock
@@ -72,8 +71,6 @@ def grant(
         raise ValueError("paid_amount: must not be below zero")
     if currency and not re.fullmatch("[A-Z]{3}", currency):
         raise ValueError("currency: three letters, as EUR")
-    if expires_at is not None and expires_at <= clock.now():
-        raise ValueError("expires_at: must be in the future")
     op = Grant(
         wallet=wallet_id,
         amount=amount,

@@ -63,6 +63,8 @@ def give(op: Grant, view: View, changes: Changes) -> Moved:
     """Return the answer to a Grant, and note it in `changes`; ValueError that names the field where it can't be."""
     wallet = view.wallet(op.wallet)
     roll(wallet, view, changes)
+    if op.expires_at is not None and op.expires_at <= view.now:
+        raise ValueError("expires_at: must be in the future")
     row = GrantRow(op.id, op.wallet, op.amount, view.now, op.expires_at, op.amount, False, op.priority, op.kind)
     made = NewGrant(row, op.source, op.paid_amount, op.currency)
     _check_room(row, wallet, view)

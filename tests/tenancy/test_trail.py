@@ -169,6 +169,14 @@ def test_before_and_after(acme, seen):
     assert seen()[-1].after["reason"] == "sorry"
 
 
+def test_an_adjustment_of_several_grants_names_none(acme, seen):
+    grant(acme)  # beside that of its plan
+    left = wallet_of(acme).posted
+    credits.adjust(wallet_id=wallet_of(acme).id, amount=-left, key="all", actor="root", reason="mistake")
+    event = seen()[-1]
+    assert (event.after["credits_micro"], event.after["grant"]) == (-left, None)
+
+
 def test_no_secret_stands_in_the_trail(acme, seen):
     _, secret = keys.create_key(tenant=acme.tenant, project=acme.project, name="k")
     acme.owner.set_password("a long password")
