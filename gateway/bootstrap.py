@@ -61,7 +61,7 @@ async def open_runtime() -> Runtime:
         lock = await take_lock(connection.settings_dict, incarnation, is_shared=bool(settings.REDIS_URL))
         stack.push_async_callback(lock.close)
         if settings.OTEL_EXPORTER_OTLP_ENDPOINT:
-            stack.push_async_callback(_open_traces(incarnation))
+            stack.push_async_callback(open_traces(incarnation))
         threads = DatabaseThreads()
         stack.callback(threads.close)
         own_threads = DatabaseThreads(2)  # the gateway's own reads must not wait behind clients'
@@ -179,7 +179,7 @@ def _loops(
     ]
 
 
-def _open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:
+def open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:
     """Begin to export traces; return what ends it."""
     try:
         from gateway.runtime.otel import exporter_to, open_spans

@@ -16,7 +16,8 @@ from django.conf import settings
 
 from base.heartbeat import REPLACES
 from base.http.asgi import Application, Receive, Scope, Send
-from gateway.bootstrap import open_runtime
+from base.ids import uuid7
+from gateway.bootstrap import open_runtime, open_traces
 from gateway.runtime.data_plane import HTTPDataPlane
 from gateway.runtime.gauges import observe_delay, pool_sources
 from gateway.runtime.metrics import Metrics
@@ -40,13 +41,17 @@ async def open_data_plane() -> tuple[State, Close]:
 
 async def open_pages() -> tuple[State, Close]:
     """Return the state of a process that serves pages and the management API alone, and what closes it."""
+    closers: list[Close] = []
+    if settings.OTEL_EXPORTER_OTLP_ENDPOINT:
+        closers.append(open_traces(uuid7()))
     pages, metrics = Look(), Metrics()
     metrics.gauges.follow(pool_sources())
     delay = asyncio.create_task(observe_delay(metrics.loop_delay.observe))
 
     async def close() -> None:
         delay.cancel()
-        await pages.close()
+        for closer in (pages.close, *closers):
+            await closer()
 
     return {"data_plane": HTTPDataPlane(settings.SLUICE_DATA_PLANE), "pages": pages, "metrics": metrics}, close
 

@@ -122,11 +122,12 @@ class DatabaseThreads:
         if not work.set_running_or_notify_cancel():
             return
         try:
-            with answered_within(ANSWER_SECONDS):
-                found = function()
+            try:
+                with answered_within(ANSWER_SECONDS):
+                    found = function()
+            finally:
+                self._connections.rest()
         except BaseException as error:  # noqa: BLE001 - the caller's
-            self._connections.rest()
             work.set_exception(error)
         else:
-            self._connections.rest()
             work.set_result(found)

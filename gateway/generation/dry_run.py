@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 from asgiref.sync import async_to_sync
 
+from base.database.threads import DatabaseThreads
 from billing.models import PlanVersion
 from fleet.adapters import own_terms
 from gateway.generation.choosing import Texts, ends_of, read
@@ -61,6 +62,35 @@ def dry_run(
     """
     if live.far is not None:
         return _asked(live.far, Question(version.pk, wanted, tenant, project))
+    run = _begun(live, version, wanted, tenant, project)
+    return run.decided(async_to_sync(run.read)())
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A dry run: its query, and what is needed to decide it."""
+
+    live: Live
+    version: PlanVersion
+    wanted: Wanted
+    catalogue: Catalogue
+    query: RouteQuery
+    texts: Texts
+    asker: Asker
+
+    async def read(self) -> RouteQuery:
+        """Return the query with what its text says, compared with the rules' examples where a gateway runs here."""
+        examples = self.live.runtime.examples if self.live.runtime is not None else None
+        return await read(examples, self.query, self.catalogue, self.texts, self.asker)
+
+    def decided(self, query: RouteQuery) -> Route:
+        """Return the decision for the query."""
+        price = _Prices(self.live, self.version, query, self.wanted.max_tokens, self.catalogue)
+        unfit = partial(_unfit, self.wanted, self.texts.messages)
+        return route(query, self.catalogue, self.live, price=price, unfit=unfit)
+
+
+def _begun(live: Live, version: PlanVersion, wanted: Wanted, tenant: UUID | None, project: UUID | None) -> _Run:
     length = len(wanted.text) if wanted.prompt_characters is None else wanted.prompt_characters
     catalogue = live.catalogue()
     key, own = frozenset(wanted.models), own_terms(version, tenant, project)
@@ -89,10 +119,7 @@ def dry_run(
     asked_by = tenant or NOBODY
     asker = Asker(asked_by, str(asked_by), version.priority, 1000)
     texts = Texts((Message("user", (wanted.text,)),), ends_of(wanted.text))
-    examples = live.runtime.examples if live.runtime is not None else None
-    query = async_to_sync(read)(examples, query, catalogue, texts, asker)
-    price = _Prices(live, version, query, wanted.max_tokens, catalogue)
-    return route(query, catalogue, live, price=price, unfit=partial(_unfit, wanted, texts.messages))
+    return _Run(live, version, wanted, catalogue, query, texts, asker)
 
 
 def _unfit(wanted: Wanted, messages: Sequence[Message], model: ModelEntry, task: str) -> str:
@@ -124,11 +151,16 @@ class Decision(msgspec.Struct, frozen=True):
     error: tuple[str, str, str] | None = None
 
 
-def decide(live: Live, question: Question) -> Decision:
-    """Return the decision of a dry run that another process asks for."""
-    version = PlanVersion.objects.select_related("plan").get(pk=question.version)
+async def decide(live: Live, question: Question, threads: DatabaseThreads) -> Decision:
+    """Return the decision of a dry run that another process asks this gateway for."""
+
+    def begun() -> _Run:
+        version = PlanVersion.objects.select_related("plan").get(pk=question.version)
+        return _begun(live, version, question.wanted, question.tenant, question.project)
+
     try:
-        return Decision(dry_run(live, version, question.wanted, question.tenant, question.project))
+        run = await threads.run(begun, owner=question.tenant)
+        return Decision(run.decided(await run.read()))
     except RoutingError as error:
         return Decision(error=(error.code, error.message, error.model))
 
@@ -136,7 +168,7 @@ def decide(live: Live, question: Question) -> Decision:
 def _asked(far: DataPlane, question: Question) -> Route:
     try:
         decision = msgspec.json.decode(far.explain(msgspec.json.encode(question)), type=Decision)
-    except OSError as error:
+    except (OSError, msgspec.MsgspecError) as error:
         message = "No gateway answers: where a request would go isn't known now."
         raise RoutingError("no_ready_deployment", message, model=question.wanted.model) from error
     if decision.route is None:

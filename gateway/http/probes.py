@@ -11,7 +11,6 @@ from functools import partial
 from uuid import UUID
 
 import msgspec
-from asgiref.sync import sync_to_async
 from django.urls import URLPattern
 from django.utils.crypto import constant_time_compare
 
@@ -99,7 +98,8 @@ async def explain(scope: Scope, receive: Receive, send: Send) -> None:
         question = msgspec.json.decode(await read_body(scope, receive, _NOBODY), type=Question)
     except msgspec.MsgspecError as error:
         raise Refusal(400, "invalid_value", str(error)) from error
-    decision = await sync_to_async(decide)(Live(runtime_of(scope)), question)
+    runtime = runtime_of(scope)
+    decision = await decide(Live(runtime), question, runtime.threads)
     await send_bytes(send, 200, msgspec.json.encode(decision), "application/json")
 
 

@@ -1,7 +1,7 @@
 """Keeps a SQLite database in its place while periodic work is done on it.
 
-Between two chunks jobs have no connection open, so that a database which is put in its place then would be theirs from
-the next chunk on, with secrets of another time. Whoever does periodic work therefore shares a lock on a file beside the
+A database that were put in its place meanwhile would be theirs from their next connection on, with secrets of another
+time. Whoever does periodic work therefore shares a lock on a file beside the
 database's, which a restore takes for itself alone. On PostgreSQL a restore sees their sessions.
 """
 

@@ -53,16 +53,18 @@ class FileVersion:
     def __init__(self, path: str) -> None:
         self._path = path
         self._connection: sqlite3.Connection | None = None
+        self._openings = 0
 
-    def __call__(self) -> int | None:
+    def __call__(self) -> object:
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(self._path, isolation_level=None)
+                self._openings += 1  # each connection counts for itself
             [version] = self._connection.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error:
             self.close()
             return None
-        return int(version)
+        return self._openings, version
 
     def close(self) -> None:
         """Close the file."""
@@ -77,12 +79,12 @@ class Loop:
     `version` tells whether anybody has written to the database: another value then, None where that isn't known.
     """
 
-    def __init__(self, jobs: Sequence[Job], threads: int, version: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(self, jobs: Sequence[Job], threads: int, version: Callable[[], object] = lambda: None) -> None:
         self._tasks = {job.name: task(job, lambda: not self._stops) for job in jobs}
         self._schedule = Schedule(jobs, time.monotonic())
         self._threads = threads
         self._version = version
-        self._began: dict[str, tuple[int | None, float]] = {}  # by job: the version, and when it began last
+        self._began: dict[str, tuple[object, float]] = {}  # by job: the version, and when it began last
         self._connections = ThreadConnections()
         self._stops = False
         self._news: SimpleQueue[str | None] = SimpleQueue()  # names of jobs that have ended; None: look whether to stop
@@ -116,8 +118,8 @@ class Loop:
 
     def _do(self, name: str) -> None:
         try:
-            if not self._stops:
-                self._tasks[name]()
+            if not (self._stops or self._tasks[name]()):
+                self._began.pop(name, None)  # it failed, or rests after it did: there is still something to do
         finally:
             try:
                 self._connections.rest()

@@ -68,25 +68,27 @@ def _reconcile() -> bool:
     return False
 
 
-def task(job: Job, goes_on: Callable[[], bool]) -> Callable[[], None]:
+def task(job: Job, goes_on: Callable[[], bool]) -> Callable[[], bool]:
     """Return what does the job's next chunks while `goes_on()`, and raises nothing: a job that fails rests for a while.
 
-    Each chunk shows that the process lives.
+    Each chunk shows that the process lives. It returns whether it ran, and didn't fail.
     """
     rests_until = 0.0
 
-    def run() -> None:
+    def run() -> bool:
         nonlocal rests_until
         if time.monotonic() < rests_until:
-            return
+            return False
         try:
             noted(job.name, lambda: job.run(seconds=LONGEST_S, goes_on=lives_and_goes_on))
         except Exception:
             # A database that can't be reached and a bad row are both logged, since both need people.
             logger.exception("job failed", extra={"job": job.name})
             rests_until = time.monotonic() + BACK_OFF_S
+            return False
         finally:
             touch_heartbeat()
+        return True
 
     def lives_and_goes_on() -> bool:
         touch_heartbeat()

@@ -8,8 +8,9 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from django.db import OperationalError, connection
 
-from base.database.threads import DatabaseThreads
+from base.database.threads import DatabaseThreads, ThreadConnections
 from base.errors import DatabaseBusyError
 from base.ids import uuid7
 from gateway.apis.websocket import callers
@@ -108,3 +109,34 @@ async def test_each_message_of_a_signed_in_user_is_looked_up_in_their_share(monk
     caller = await callers.SessionCaller.enter(runtime, "session", project=None)
     await caller.user()
     assert owners == [None, user]
+
+
+async def test_a_connection_that_fails_to_close_is_told_to_the_caller_and_holds_no_place(monkeypatch):
+    def fail(_):
+        raise OperationalError("lost")
+
+    monkeypatch.setattr(ThreadConnections, "rest", fail)
+    threads = DatabaseThreads(1, most=1)
+    for _ in range(2):
+        with pytest.raises(OperationalError, match="lost"):
+            await threads.run(lambda: 1)
+    threads.close()
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_between_two_calls_sqlite_s_connection_stays_open_unless_it_failed():
+    threads = DatabaseThreads(1)
+
+    def opened():
+        connection.ensure_connection()
+        return connection.connection
+
+    def failed():
+        connection.errors_occurred = True
+        return opened()
+
+    first, second, third = [await threads.run(one) for one in (opened, failed, opened)]
+    threads.close()
+    if connection.vendor == "sqlite":
+        assert first is second
+        assert third is not second or connection.is_in_memory_db()

@@ -167,6 +167,22 @@ def test_what_nobody_wrote_for_waits(monkeypatch):
     assert [round(one) for one in runs] == [0, 20, 50]
 
 
+def test_what_failed_is_done_again_though_nobody_wrote(monkeypatch):
+    monkeypatch.setattr(tasks, "BACK_OFF_S", 0.0)
+    runs = []
+
+    def step():
+        runs.append(1)
+        if len(runs) == 1:
+            raise RuntimeError("locked")
+        loop.stop()
+        return False
+
+    loop = Loop([Job("only", step, every_s=0)], 1, lambda: 1)
+    loop.run()
+    assert len(runs) == 2
+
+
 def test_the_version_of_a_file_is_another_after_each_commit(tmp_path):
     path = str(tmp_path / "file.sqlite3")
     version = FileVersion(path)
