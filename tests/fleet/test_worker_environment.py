@@ -67,7 +67,7 @@ def test_a_nodes_supervisor_hides_its_environment_from_its_worker(monkeypatch, s
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "chdir", lambda _: None)
-    monkeypatch.setattr("operation.serve.following.connection", SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr("operation.serve.following.connection", SimpleNamespace(vendor="", close=lambda: None))
     settings.SLUICE_HOME = tmp_path
     monkeypatch.setenv("SLUICE_RUNTIME_DIR", str(tmp_path))
     Node.objects.create(name="far", address="tcp://127.0.0.1:1", public_key="k" * 40)

@@ -193,9 +193,12 @@ class Short:
         async def asked(_):
             return name
 
+        def short_of(said):
+            return self.short.get(said)
+
         async def taken():
             since = now()
-            await self.turns.take(keys, asked, self.short.get, since=since, until=since + seconds)
+            await self.turns.take(keys, asked, short_of, since=since, until=since + seconds)
             self.order.append(name)
 
         return asyncio.ensure_future(taken())
