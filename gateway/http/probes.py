@@ -45,7 +45,7 @@ async def readiness(scope: Scope, receive: Receive, send: Send, *, is_own_port: 
     Details (paths, messages) only with the operator's token.
     """
     require_method(scope, "GET", "HEAD")
-    pages: Look | None = scope["state"].get("pages")
+    pages: Look | None = scope.get("state", {}).get("pages")
     checks = await (runtime_of(scope).readiness() if pages is None else pages.problems())
     is_ready = not any(checks.values())
     has_token = _has_token(scope)
