@@ -205,7 +205,7 @@ async def test_a_collector_gets_the_spans_over_http(monkeypatch, settings):
         settings.OTEL_EXPORTER_OTLP_ENDPOINT = f"http://127.0.0.1:{server.server_port}"
         settings.SLUICE_TRACE_SHARE = 1.0
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
-        close = bootstrap._open_traces(uuid4())
+        close = bootstrap.open_traces(uuid4())
         await ask(await make_stand())
         await close()
         server.shutdown()
@@ -224,7 +224,7 @@ async def test_an_address_for_traces_alone_is_taken_as_it_is(monkeypatch, settin
     settings.OTEL_EXPORTER_OTLP_ENDPOINT, settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT = "http://collector/base", own
     opened, open_spans = [], otel.open_spans
     monkeypatch.setattr(otel, "open_spans", lambda *given: opened.append(given[2]._endpoint) or open_spans(*given))
-    close = bootstrap._open_traces(uuid4())
+    close = bootstrap.open_traces(uuid4())
     await close()
     assert opened == [address]
 
