@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from functools import partial
 
 import pytest
-from asgiref.sync import sync_to_async
 
 from billing.models import PlanVersion
 from gateway import asgi
@@ -20,7 +18,7 @@ from gateway.runtime.readiness import operator_token
 from routing.errors import RoutingError
 from tests.gateway.apis.client import ask, assert_error
 from tests.gateway.apis.server import serving
-from tests.gateway.world import make_world, opened
+from tests.gateway.world import in_database, make_world, opened
 from tests.services.ports import lease_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -49,7 +47,7 @@ async def over(application, state, path, **asked):
 @pytest.fixture
 async def gateway(tmp_path):
     """A gateway of the data plane alone: its state, and its address."""
-    world = await sync_to_async(make_world)()
+    world = await in_database(make_world)
     async with opened(tmp_path) as runtime:
         state = {"runtime": runtime, "metrics": runtime.metrics}
         data = asgi.application_of(asgi.DATA)
@@ -91,24 +89,23 @@ async def test_pages_know_of_a_gateway_elsewhere_what_its_own_do(gateway):
     world, state, address = gateway
     runtime, far = state["runtime"], Live(far=HTTPDataPlane(address))
     here = Live(runtime)
-    standing = await sync_to_async(far.far.standing)()
+    standing = await asyncio.to_thread(far.far.standing)
     assert standing == standing_of(runtime)
-    states = await sync_to_async(far.deployment_states)()
+    states = await asyncio.to_thread(far.deployment_states)
     assert states == here.deployment_states()
     assert states[world.deployment].is_ready
     [replica] = runtime.snapshot.catalogue.replicas_of("fake")
     assert far.usable(replica.id) == here.usable(replica.id) == ""
-    version = await sync_to_async(lambda: PlanVersion.objects.select_related("plan").get(plan__slug="test"))()
-    asked = [(here, sync_to_async(dry_run)), (far, partial(asyncio.to_thread, dry_run))]  # the gateway needs Django's
-    for live, run in asked:
-        found = await run(live, version, Wanted(model="fake", text="Hello"), world.tenant.id)
+    version = await in_database(PlanVersion.objects.select_related("plan").get, plan__slug="test")
+    for live in (here, far):
+        found = await in_database(dry_run, live, version, Wanted(model="fake", text="Hello"), world.tenant.id)
         assert (found.model, found.deployment) == ("fake", world.deployment)
         with pytest.raises(RoutingError) as refused:
-            await run(live, version, Wanted(model="none"), world.tenant.id)
+            await in_database(dry_run, live, version, Wanted(model="none"), world.tenant.id)
         assert refused.value.code == "model_not_found"
 
 
 async def test_where_no_gateway_answers_pages_know_nothing(settings):
     far = Live(far=HTTPDataPlane(f"http://127.0.0.1:{lease_port()}"))
-    assert await sync_to_async(far.deployment_states)() is None
+    assert await asyncio.to_thread(far.deployment_states) is None
     assert (far.usable("any"), far.adapter("base", "any")) == ("", None)
