@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import IntEnum
 from uuid import UUID
 
 import msgspec
 
+from billing.models import LedgerTransfer
 from billing.rating import CLASSES
 from billing.writer.budgets import BudgetRow
 from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
 from billing.writer.view import GrantRow, WalletRow
+
+Code = LedgerTransfer.Code
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -32,18 +34,6 @@ class Burn(msgspec.Struct, frozen=True):
     order: int
     amount: int
     grant: UUID | None
-
-
-class Code(IntEnum):
-    """The codes of transfers other than charges (`LedgerTransfer.Code`)."""
-
-    GRANT = 1
-    TRUE_UP = 3
-    EXPIRY = 4
-    VOID = 5
-    ADJUSTMENT = 6
-    OVERDRAFT_REPAID = 7
-    REFUND = 8
 
 
 class Transfer(msgspec.Struct, frozen=True):

@@ -100,6 +100,19 @@ def test_revoke_key_once(tenant, project):
     assert key.revoked_at == first
 
 
+@pytest.mark.parametrize("change", [{"name": "other"}, {"allowed_models": ["small"]}])
+def test_a_revoked_key_is_not_changed_or_given_a_new_secret(tenant, project, change):
+    key, _ = keys.create_key(tenant=tenant, project=project, name="k")
+    keys.revoke_key(tenant=tenant, key=key)
+    before = APIKey.objects.of(tenant).get()
+    with pytest.raises(ServiceError, match="was revoked"):
+        keys.change_key(tenant=tenant, key=key, change=change)
+    with pytest.raises(ServiceError, match="was revoked"):
+        keys.rotate_key(tenant=tenant, key=key)
+    after = APIKey.objects.of(tenant).get()
+    assert (after.name, after.digest, after.allowed_models) == (before.name, before.digest, before.allowed_models)
+
+
 def test_revoke_key_of_another_tenant_refused(tenant, project):
     key, _ = keys.create_key(tenant=tenant, project=project, name="k")
     other = Tenant.objects.create(name="Other", slug="other")

@@ -67,6 +67,16 @@ async def test_key_for_another_request_is_refused(gateway):
     await in_database(assert_books, bench.world, records=1)
 
 
+async def test_key_for_another_request_is_refused_while_the_first_is_being_made(gateway):
+    async with gateway(tokens=3) as bench:
+        first, other = bench.ask(chat("one")), bench.ask(chat("two"))  # at once: no row tells of either
+        told = await asyncio.gather(first.finished(), other.finished())
+    assert sorted(answer.status for answer in told) == [200, 422]
+    [refused] = [answer for answer in told if answer.status == 422]
+    assert_error(refused, 422, "idempotency_key_reused")
+    await in_database(assert_books, bench.world, records=1)
+
+
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb", "caf\xe9"])
 async def test_key_that_is_none_is_refused(gateway, key):
     async with gateway() as bench:
