@@ -12,7 +12,7 @@ from base.ids import uuid7
 from billing.rating import charge
 from billing.writer.operations import Extend, Release, Settle
 from gateway.errors.refusal import Refusal
-from gateway.generation.attempts import attempt_id
+from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
 from gateway.generation.generation import start_generation
 from inference.errors import InvalidRequestError
 from inference.types import (
@@ -261,6 +261,19 @@ async def test_refused_by_all_is_refused_with_nothing_held():
     [release] = stand.writer.of(Release)
     assert not release.facts.waived
     await assert_clean(stand)
+
+
+async def test_a_request_has_so_many_attempts_and_no_more():
+    """The sweep asks about so many: what a further one ran nobody would know."""
+    stand = await make_stand(replicas=MOST_ATTEMPTS + 2, tokens=TOKENS)
+    for engine in engines(stand):
+        engine.options = replace(engine.options, lose_at=1)
+    set_first(stand)
+    generation = await start(stand)
+    _, outcome, _ = await collect(generation)
+    assert outcome.reason is FinishReason.ERROR
+    assert sum(len(engine.record.entries) for engine in engines(stand)) == MOST_ATTEMPTS
+    await assert_clean(stand, others=MOST_ATTEMPTS + 1)
 
 
 async def test_a_client_that_leaves_while_its_request_moves_is_charged_for_what_it_got():
