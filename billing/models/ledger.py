@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 
 from base.ids import uuid7
 from base.units import format_credits
+from billing.codes import Code
 
 
 class Wallet(models.Model):
@@ -163,15 +164,7 @@ class LedgerTransfer(models.Model):
     A wallet's transfer names the grant it draws from or fills; a debit of a wallet without a grant is overdraft.
     """
 
-    class Code(models.IntegerChoices):
-        GRANT = 1
-        CHARGE = 2
-        TRUE_UP = 3
-        EXPIRY = 4
-        VOID = 5
-        ADJUSTMENT = 6
-        OVERDRAFT_REPAID = 7
-        REFUND = 8
+    Code = Code
 
     id = models.BigAutoField(primary_key=True)
     debit = models.ForeignKey(

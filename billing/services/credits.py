@@ -13,13 +13,12 @@ from django.db import transaction
 from django.db.models import Q
 from django.dispatch import Signal
 
+from billing.codes import Code
 from billing.models import CreditGrant, LedgerTransfer, ScheduledGrant, Wallet
 from billing.services.errors import InsufficientCreditError, KeyReusedError
 from billing.services.wallets import account_of, lock
 from billing.writer.apply import apply_now
 from billing.writer.operations import Adjust, ExpireGrants, Grant, Moved, Refused, Void
-
-Code = LedgerTransfer.Code
 
 credit_changed = Signal()
 """Sent within the transaction of a change: `transfer` is the one with its key, and `amount` the µcr that came in (below
@@ -203,7 +202,7 @@ def _locked(grant_id: UUID) -> CreditGrant:
     return CreditGrant.objects.get(pk=grant_id)
 
 
-def _taken_by(key: str, code: LedgerTransfer.Code, ended: CreditGrant) -> int | None:
+def _taken_by(key: str, code: Code, ended: CreditGrant) -> int | None:
     """Return how many µcr of the grant that very key took out before, None where it is a new one."""
     before = _transfer_of(key)
     if before is None:

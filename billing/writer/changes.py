@@ -9,13 +9,11 @@ from uuid import UUID
 
 import msgspec
 
-from billing.models import LedgerTransfer
+from billing.codes import Code
 from billing.rating import CLASSES
 from billing.writer.budgets import BudgetRow
 from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
 from billing.writer.view import GrantRow, WalletRow
-
-Code = LedgerTransfer.Code
 
 
 class Closing(msgspec.Struct, frozen=True):

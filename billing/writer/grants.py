@@ -16,7 +16,8 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from base.units import format_credits
-from billing.writer.changes import Changes, Code, NewGrant, Transfer
+from billing.codes import Code
+from billing.writer.changes import Changes, NewGrant, Transfer
 from billing.writer.operations import Adjust, Grant, Moved, Refused, Void
 from billing.writer.view import GrantRow, HoldRow, View, WalletRow
 

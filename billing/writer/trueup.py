@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from enum import Enum
 
-from billing.writer.changes import Changes, Code, Correction, Transfer, counted
+from billing.codes import Code
+from billing.writer.changes import Changes, Correction, Transfer, counted
 from billing.writer.grants import roll
 from billing.writer.operations import Answer, Settled, Stale, TrueUp
 from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow

@@ -15,8 +15,9 @@ import msgspec
 
 from base.ids import day_of, uuid7
 from base.leases import LEASE
+from billing.codes import Code
 from billing.rating import CLASSES, FORMULA
-from billing.writer.changes import Changes, Code, Transfer
+from billing.writer.changes import Changes, Transfer
 from billing.writer.operations import Settle
 
 Row = tuple[Any, ...]
