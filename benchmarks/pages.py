@@ -38,7 +38,7 @@ def filled(records: int, tenants: int) -> None:
     from billing.models import CreditGrant, LedgerAccount, LedgerTransfer, UsageRecord, Wallet
     from billing.services.plans import ensure_default_plans
     from billing.services.wallets import ensure_operator_accounts
-    from gateway.runtime.refusal_counts import RefusalCount
+    from gateway.runtime.models import RefusalCount
     from tenancy.models import APIKey, AuditEvent, Project, Tenant
 
     ensure_default_plans()

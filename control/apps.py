@@ -12,7 +12,7 @@ class ControlConfig(AppConfig):
 
     def ready(self) -> None:
         """Follow sign-ins: who fails, and whose address or factor changes."""
-        from control.accounts import adapter, failures
+        from control.accounts import adapter, views
 
-        failures.connect()
+        views.connect()
         adapter.connect()

@@ -25,8 +25,8 @@ from inference.errors import ModelRefusedError
 from inference.sources.adapters import CONFIG, MOST_CONFIG_BYTES, WEIGHTS, AdapterConfig, check_tensors, config_of
 from inference.types import Kind
 from routing.catalogue import ADAPTABLE, by_age, models_in_use
+from routing.hook import OwnTerms
 from routing.models import Adapter, Deployment, PublicModel
-from routing.own_models import OwnTerms
 from tenancy.models import Tenant
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")

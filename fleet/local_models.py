@@ -19,8 +19,7 @@ from base.errors import ServiceError
 from base.home import as_meant, as_stored
 from billing.services import cards
 from fleet.adapters import add_adapter_folder, require_no_adapter
-from fleet.worker_environment import fetch_environment
-from fleet.worker_specs import WorkerSpecError, engine_config
+from fleet.worker_specs import WorkerSpecError, engine_config, fetch_environment
 from routing.models import Deployment, Node, PublicModel
 from routing.services.catalogue import LOCAL, add_model
 from routing.services.defaults import ensure_default_routes, ensure_task_routes, specialists

@@ -17,10 +17,10 @@ django_application = get_asgi_application()
 
 from django.urls import URLPattern  # noqa: E402
 
-from base.http.asgi import Application, Receive, Scope, Send  # noqa: E402
+from base.http import Application, Receive, Scope, Send  # noqa: E402
 from gateway.apis.endpoints import ENDPOINTS  # noqa: E402 - models need Django to be set up
 from gateway.apis.websocket.endpoint import MOST_SOCKETS, ResponsesConsumer, too_many_sockets  # noqa: E402
-from gateway.concurrency.caps import Cap  # noqa: E402
+from gateway.concurrency import Cap  # noqa: E402
 from gateway.errors.refusal import Refusal  # noqa: E402
 from gateway.http.bounds import bounded, counted_by_address, limited_by_address, paced_by_address  # noqa: E402
 from gateway.http.cors import with_cors  # noqa: E402

@@ -24,20 +24,19 @@ from gateway.apis.batches.running import Lines
 from gateway.apis.endpoints import POSTS
 from gateway.apis.responses.runs import cancel_as_asked
 from gateway.batches.driver import Driver
-from gateway.concurrency.limiter import ConcurrencyLimiter
+from gateway.concurrency import ConcurrencyLimiter
 from gateway.durable import answers
 from gateway.generation.leases import Leases
 from gateway.generation.sweep import SWEEP_INTERVAL, SWEEP_LEASE, Sweep
+from gateway.runtime.catalogue import load_snapshot
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
 from gateway.runtime.gateway_lock import GatewayLock, take_lock
-from gateway.runtime.gauges import observe_delay, pool_sources
-from gateway.runtime.installation import read_installation
-from gateway.runtime.metrics import Metrics
+from gateway.runtime.metrics import Metrics, observe_delay, pool_sources, read_installation
 from gateway.runtime.principals import Principals
 from gateway.runtime.refusals import Refusals
+from gateway.runtime.requests import Requests, Stage
 from gateway.runtime.runtime import Parts, Runtime
-from gateway.runtime.snapshot import load_snapshot
 
 HEALTH_INTERVAL = 0.5
 LAST_USED_INTERVAL = 5.0
@@ -95,19 +94,24 @@ async def open_runtime() -> Runtime:
             threads=threads,
             own_threads=own_threads,
             metrics=metrics,
-            refusals=Refusals(own_threads, metrics),
-            gate=ConcurrencyLimiter(
-                settings.SLUICE_QUEUE_SECONDS, settings.SLUICE_QUEUE_LENGTH, settings.SLUICE_QUEUE_BYTES
+            requests=Requests(
+                ConcurrencyLimiter(
+                    settings.SLUICE_QUEUE_SECONDS, settings.SLUICE_QUEUE_LENGTH, settings.SLUICE_QUEUE_BYTES
+                ),
+                Refusals(own_threads, metrics),
+                metrics,
+                incarnation,
+                lock,
             ),
         )
-        runtime = Runtime(parts, snapshot, incarnation, lock)
+        runtime = Runtime(parts, snapshot)
         if settings.REDIS_URL:
             from gateway.durable.mirror import Mirror
 
             runtime.replays.mirror = Mirror(settings.REDIS_URL, settings.SLUICE_REDIS_SECONDS)
             stack.push_async_callback(runtime.replays.mirror.close)
         stack.push_async_callback(runtime.principals.write_last_used)
-        stack.push_async_callback(runtime.refusals.write)
+        stack.push_async_callback(runtime.requests.refusals.write)
         pools = (threads, own_threads, batch_threads)
         calls = {"sluice_database_calls": lambda: sum(pool.calls for pool in pools)}
         metrics.gauges.follow({**calls, **pool_sources()})
@@ -123,12 +127,12 @@ def _loops(
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Return what runs beside requests until the runtime is closed."""
     metrics, engines, threads = runtime.metrics, runtime.engines, runtime.own_threads
-    leases = Leases(runtime.live, runtime.writer, runtime.incarnation, runtime.closings)
+    leases = Leases(runtime.requests, runtime.writer)
     sweep = Sweep(
         engines_of=engines.of,
         submit=runtime.writer.submit,
         threads=threads,
-        unsettled=runtime.closings,
+        unsettled=runtime.requests.closings,
         lease=SWEEP_LEASE,
         share=lambda: (lock.rank, lock.gateways),
     )
@@ -136,7 +140,7 @@ def _loops(
     lines = Lines(runtime, POSTS)
 
     def rests() -> bool:
-        return runtime.is_leaving or runtime.is_draining or not runtime.has_lock
+        return runtime.requests.stage is not Stage.SERVING or not runtime.requests.has_lock
 
     batches = Driver(lines.ask, batch_threads, settings.SLUICE_BATCH_CONCURRENCY, rests)
 
@@ -164,16 +168,18 @@ def _loops(
         leases.keep_renewed,
         leases.keep_fenced,
         runtime.replays.keep_renewed,
-        runtime.follow_epoch,
+        runtime.catalogue.follow,
         lambda: _each(HEALTH_INTERVAL, look_at_engines, "engines"),
         lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
         lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
-        lambda: _each(REFUSALS_INTERVAL, runtime.refusals.write, "refusals"),
+        lambda: _each(REFUSALS_INTERVAL, runtime.requests.refusals.write, "refusals"),
         lambda: _each(INSTALLATION_INTERVAL, look_at_installation, "installation"),
         lambda: observe_delay(metrics.loop_delay.observe),
         *_hints(poller, runtime),
         lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
-        lambda: _each(EXAMPLES_INTERVAL, lambda: runtime.examples.read(runtime.snapshot.catalogue), "examples"),
+        lambda: _each(
+            EXAMPLES_INTERVAL, lambda: runtime.catalogue.examples.read(runtime.catalogue.snapshot.catalogue), "examples"
+        ),
         lambda: _each(CANCEL_INTERVAL, lambda: cancel_as_asked(runtime), "cancel_responses"),
         batches.keep,
     ]
@@ -223,7 +229,7 @@ def _hints(poller: EpochPoller, runtime: Runtime) -> list[Callable[[], Coroutine
         return []
     from gateway.runtime.hints import Hints
 
-    return [Hints(settings.REDIS_URL, look=poller.look, wake=runtime.turns.wake).listen]
+    return [Hints(settings.REDIS_URL, look=poller.look, wake=runtime.requests.turns.wake).listen]
 
 
 async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str) -> None:

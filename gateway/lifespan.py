@@ -15,12 +15,11 @@ import structlog
 from django.conf import settings
 
 from base.heartbeat import REPLACES
-from base.http.asgi import Application, Receive, Scope, Send
+from base.http import Application, Receive, Scope, Send
 from base.ids import uuid7
 from gateway.bootstrap import open_runtime, open_traces
 from gateway.runtime.data_plane import HTTPDataPlane
-from gateway.runtime.gauges import observe_delay, pool_sources
-from gateway.runtime.metrics import Metrics
+from gateway.runtime.metrics import Metrics, observe_delay, pool_sources
 from gateway.runtime.readiness import Look
 
 CONNECT_SECONDS = 10.0

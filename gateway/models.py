@@ -1,11 +1,10 @@
 """The models of Django's app `gateway`, for Django, which looks for them here; others import them from their rooms."""
 
 from gateway.apis.responses.models import StoredResponse
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
-from gateway.runtime.refusal_counts import RefusalCount
-from gateway.runtime.task_states import TaskState
+from gateway.runtime.models import RefusalCount, TaskState
 from tenancy.models import (
     AdminAPIKey,
     APIKey,

@@ -39,7 +39,7 @@ class EngineSpec:
     Deployments served by one worker share its endpoint and one session. Over tcp `server_key` is the worker's public
     key and `secret_key` the gateway's own (`inference.curve`). `options` are the backend's own
     (`inference.clients.worker.open_worker_engine`, `inference.clients.remote.options.RemoteOptions`,
-    `inference.clients.fake_options.FakeOptions`).
+    `inference.clients.fake_run.FakeOptions`).
     """
 
     deployment: str

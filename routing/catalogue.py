@@ -9,9 +9,8 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from routing.hook import CLASSIFY, EXTRACT
+from routing.hook import CLASSIFY, EXTRACT, OwnTerms
 from routing.models import Adapter, Deployment, ModelAlias, PublicModel, Replica, RouteRule, RouteTarget
-from routing.own_models import OwnTerms
 
 ADAPTABLE = (Deployment.Backend.WORKER, Deployment.Backend.FAKE)  # whose engines may take adapters
 IMAGES = ("none", "data", "urls")  # each takes what those before it take

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from routing.catalogue import Catalogue, RuleEntry
-from routing.ceilings import told
-from routing.choice import Option
+from routing.places import Option, told
 from routing.targets import Picked, Targets
 from routing.tasks import CERTAIN, Found
 from routing.types import Signal

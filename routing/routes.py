@@ -6,12 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from routing.catalogue import Catalogue, ModelEntry, RuleEntry
-from routing.choice import Draw, Option
-from routing.conditions import meets, tokens_of
 from routing.conversations import Conversation
 from routing.errors import RoutingError
 from routing.hook import CLASSIFY
-from routing.places import BLIND, Places, Replicas, candidate
+from routing.places import BLIND, Draw, Option, Places, Replicas, candidate, meets, tokens_of
 from routing.prefix import Digest
 from routing.targets import Beyond, Picked, Targets
 from routing.tasks import CERTAIN, find_task, is_automatic

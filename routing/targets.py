@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from routing.catalogue import Ceiling, RuleEntry
-from routing.ceilings import over_price, told
-from routing.choice import Draw, Option, drawn
-from routing.places import Places, candidate
+from routing.places import Draw, Option, Places, candidate, drawn, over_price, told
 from routing.types import Candidate, Price, Signal
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from routing.catalogue import RuleEntry
-from routing.conditions import by_instruction, by_structure, structure_of, to_compare, tokens_of
 from routing.hook import CLASSIFY
+from routing.places import by_instruction, by_structure, structure_of, to_compare, tokens_of
 from routing.types import Comparison, RouteQuery, Signal, Similarity, percent
 
 AUTO = "auto"

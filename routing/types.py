@@ -6,8 +6,7 @@ from uuid import UUID
 
 import msgspec
 
-from routing.hook import Instruction
-from routing.own_models import NONE_OF_ITS_OWN, OwnTerms
+from routing.hook import NONE_OF_ITS_OWN, Instruction, OwnTerms
 
 SOURCES = ("field", "endpoint", "alias", "structure", "instruction", "examples", "plan")
 """The steps that may find a request's task, in their order."""

@@ -78,7 +78,7 @@ def server(name: str, command: list[str], *, keys: list[str], environment: dict[
 
 def wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Return when the server answers `url`, whatever it answers below 500."""
-    from base.http.direct import open_directly
+    from base.http import open_directly
 
     until = time.monotonic() + 60
     while time.monotonic() < until and process.poll() is None:

@@ -26,7 +26,7 @@ import aiohttp
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from base.http.direct import open_directly  # noqa: E402
+from base.http import open_directly  # noqa: E402
 from benchmarks.remote.servers import SERVERS, running, versions  # noqa: E402
 
 WHOLE, STREAMED, LEFT = (int(os.environ.get("SLUICE_BENCH_REQUESTS", "6")),) * 3

@@ -194,7 +194,7 @@ def running(kind: str, model: Path, port: int, log: Path) -> Iterator[tuple[str,
 
 
 def _wait(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    from base.http.direct import open_directly  # here, since the file is also imported alone
+    from base.http import open_directly  # here, since the file is also imported alone
 
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:

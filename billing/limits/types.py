@@ -5,10 +5,12 @@ One contract suite (`tests/billing/limits/contract.py`) runs on every implementa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
+
+from base.units import format_credits
 
 WAITING_US = 1_000_000  # a request that waits and has not asked again for so long is taken to be gone
 
@@ -121,3 +123,40 @@ class RateStore(Protocol):
     async def close(self) -> None:
         """Release what the store has open."""
         ...
+
+
+_MICRO = 1_000_000
+
+
+def rate_headers(states: Iterable[BucketState]) -> list[tuple[str, str]]:
+    """Return limit, remaining and reset of each bucket: credits as decimals, seconds with a unit (``1.2s``).
+
+    The limit is what can be taken at once, so that remaining never exceeds it. Of a plan's and a key's bucket the one
+    is told that has less left.
+    """
+    tightest: dict[str, BucketState] = {}
+    for state in states:
+        name = state.name.removeprefix("key_")
+        if name not in tightest or state.remaining < tightest[name].remaining:
+            tightest[name] = state
+    headers: list[tuple[str, str]] = []
+    for name, state in tightest.items():
+        text_of = format_credits if name == "credits" else str
+        headers += [
+            (f"x-ratelimit-limit-{name}", text_of(state.limit)),
+            (f"x-ratelimit-remaining-{name}", text_of(state.remaining)),
+            (f"x-ratelimit-reset-{name}", seconds(state.reset_us)),
+        ]
+    return headers
+
+
+def seconds(microseconds: int) -> str:
+    """Return a duration in seconds to the millisecond, rounded up: ``0s``, ``0.25s``, ``90s``."""
+    milliseconds = -(-microseconds // 1_000)
+    whole, rest = divmod(milliseconds, 1_000)
+    return f"{whole}.{rest:03}".rstrip("0") + "s" if rest else f"{whole}s"
+
+
+def retry_after(retry_us: int) -> str:
+    """Return `Retry-After`: whole seconds, rounded up, at least 1."""
+    return str(max(-(-retry_us // _MICRO), 1))

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from billing.writer.driver import driver_for
-from billing.writer.errors import WriterBusyError, WriterClosedError, WriterError
+from billing.writer.entry import WriterBusyError, WriterClosedError, WriterError
 from billing.writer.queue import Writer
 
 __all__ = ["Writer", "WriterBusyError", "WriterClosedError", "WriterError", "open_writer"]

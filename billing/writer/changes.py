@@ -11,9 +11,8 @@ import msgspec
 
 from billing.codes import Code
 from billing.rating import CLASSES
-from billing.writer.budgets import BudgetRow
 from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
-from billing.writer.view import GrantRow, WalletRow
+from billing.writer.view import BudgetRow, GrantRow, WalletRow
 
 
 class Closing(msgspec.Struct, frozen=True):

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Burn, Changes, Closing, counted
 from billing.writer.grants import adjust, burnable, give, note_next_changes, roll, void
 from billing.writer.operations import (
@@ -37,7 +36,7 @@ from billing.writer.operations import (
     Void,
 )
 from billing.writer.trueup import true_up
-from billing.writer.view import HELD, HoldRow, View, WalletRow
+from billing.writer.view import HELD, BudgetRow, HoldRow, View, WalletRow
 
 LONGEST = {"endpoint": 40, "task": 40, "end_user": 64, "kept": 32}
 """The most characters of a RequestFacts' texts: those of the usage record's columns."""

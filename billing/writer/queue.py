@@ -10,18 +10,18 @@ import time
 from collections import deque
 from uuid import UUID
 
-from billing.writer.deadlines import Deadlines
 from billing.writer.driver import Driver
-from billing.writer.entry import Entry
-from billing.writer.errors import (
+from billing.writer.entry import (
     BusyError,
     ConflictError,
+    Deadlines,
+    Entry,
+    LockedWallets,
     OutcomeUnknownError,
     WriterBusyError,
     WriterClosedError,
     WriterError,
 )
-from billing.writer.locks import LockedWallets
 from billing.writer.operations import Answer, EndFacts, Held, Locked, Operation, Release, Reserve
 
 MAX_FLUSH = 256

@@ -5,10 +5,13 @@ Mail scanners and link previews open addresses by GET; a single-use link must su
 
 from __future__ import annotations
 
+from typing import Any
+
 from allauth.account.utils import perform_login
 from allauth.core.ratelimit import consume_or_429
 from django.contrib import messages
 from django.contrib.auth.forms import SetPasswordForm
+from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -17,8 +20,19 @@ from django.views.decorators.debug import sensitive_post_parameters, sensitive_v
 from django.views.decorators.http import require_http_methods
 
 from base.errors import ServiceError
+from gateway.http.request import metrics_of
 from tenancy.models import User
 from tenancy.services import links, members, people
+
+
+def connect() -> None:
+    """Connect the signal's receiver; call once per process."""
+    user_login_failed.connect(_failed, dispatch_uid="accounts.sign_in_failed")
+
+
+def _failed(request: HttpRequest | None = None, **_: Any) -> None:
+    if (metrics := metrics_of(getattr(request, "scope", {}))) is not None:
+        metrics.authentication_failed("password")
 
 
 @never_cache

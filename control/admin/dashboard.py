@@ -13,7 +13,7 @@ from base.units import format_credits
 from billing.admin.dashboard import overview
 from billing.models import Reconciliation
 from billing.selectors.reconciliation import last_reconciliation
-from gateway.runtime.live import live_of
+from gateway.runtime.data_plane import live_of
 from routing.models import Deployment
 from tenancy.models import Tenant
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from gateway.runtime.live import DeploymentState
+from gateway.runtime.data_plane import DeploymentState
 from inference.types import BOUNDS, Histogram, Work
 from tenancy.models import Tenant
 

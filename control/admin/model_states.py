@@ -10,8 +10,8 @@ from unfold.decorators import display
 
 from billing.models import Subscription
 from fleet.adapters import own_terms
-from gateway.runtime.engine_entry import AdapterPlace
-from gateway.runtime.live import DeploymentState, Live
+from gateway.runtime.data_plane import DeploymentState, Live
+from gateway.runtime.engines import AdapterPlace
 from routing.models import Adapter, PublicModel
 
 _LABELS = {

@@ -19,10 +19,23 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
 
 from base.errors import ServiceError
-from billing.admin.base import take_over
+from billing.admin.base import ReadOnlyAdmin, take_over
 from control.admin.base import KeptAdmin
-from tenancy.models import Invitation, Membership, User
+from tenancy.models import Invitation, Membership, OutgoingMail, User
 from tenancy.services import links, members, people, roles
+
+
+@admin.register(OutgoingMail)
+class OutgoingMailAdmin(ReadOnlyAdmin):
+    """Mails, newest first."""
+
+    list_display = ["created_at", "to", "subject", "state", "attempts", "next_attempt_at", "error"]
+    list_filter = ["state"]
+    search_fields = ["to"]
+    ordering = ["-id"]
+    fields = ["to", "subject", "state", "attempts", "error", "created_at", "next_attempt_at", "ended_at"]
+    readonly_fields = fields
+
 
 admin.site.unregister(Group)  # operators' roles are made by `setup`
 admin.site.unregister(EmailAddress)  # a user has one address, changed by the service

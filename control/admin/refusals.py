@@ -16,7 +16,7 @@ from unfold.decorators import display
 from base.ids import moment_of
 from billing.admin.base import ReadOnlyAdmin, SearchById
 from control.admin.base import DaysFilter
-from gateway.runtime.refusal_counts import RefusalCount, in_words
+from gateway.runtime.models import RefusalCount, in_words
 
 _MINUTE = timedelta(minutes=1)
 _WEEK = timedelta(days=7)

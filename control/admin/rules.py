@@ -23,11 +23,11 @@ from billing.admin.base import CreditsField, RowsAdmin
 from billing.models import PlanVersion
 from control.admin.choices import NameField, plans, tasks
 from gateway.generation.dry_run import Wanted, dry_run
-from gateway.runtime.live import live_of
+from gateway.runtime.data_plane import live_of
 from routing.catalogue import ceiling_of
-from routing.ceilings import told
 from routing.errors import RoutingError
 from routing.models import RouteRule, RouteTarget
+from routing.places import told
 from routing.services.rules import (
     MOST_CHARACTERS,
     MOST_EXAMPLES,

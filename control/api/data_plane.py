@@ -13,7 +13,7 @@ from gateway.apis.endpoints import ENDPOINTS
 from gateway.apis.messages.message_object import MessageText, MessageThinking, MessageToolUse
 from gateway.apis.responses import input_items
 from gateway.apis.responses.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput
-from gateway.errors.bodies import anthropic_error
+from gateway.errors.refusal import anthropic_error
 from gateway.http.endpoint import Endpoint, Struct, Work
 from gateway.wire.common import SCHEMAS
 from gateway.wire.demands import NOT_ENFORCED, Only, Tried, Wish, inner_of, notes_of

@@ -13,9 +13,8 @@ from rest_framework.views import set_rollback
 
 from base.errors import RoleError, ServiceError
 from control.middleware import request_id_of
-from gateway.errors.bodies import openai_error
 from gateway.errors.faults import refusal_of_route
-from gateway.errors.refusal import Refusal
+from gateway.errors.refusal import Refusal, openai_error
 from routing.errors import RoutingError
 
 

@@ -16,7 +16,7 @@ from control.api.base import TenantView
 from control.api.parsers import KnownFields
 from gateway.errors.refusal import Refusal
 from gateway.generation.dry_run import Wanted, dry_run
-from gateway.runtime.live import live_of
+from gateway.runtime.data_plane import live_of
 from routing.types import OUTCOMES, SOURCES, STEPS
 from tenancy.models import APIKey
 from tenancy.services.scopes import SENDS, expanded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, keys, routes, schema, tenancy, usage, wallet  # noqa: F401 - schema registers itself
+from control.api import audit, docs, keys, routes, tenancy, usage, wallet  # noqa: F401 - docs registers its extensions
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),

@@ -18,11 +18,9 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from base import storage
 from control.console.tenancy import Place, tenant_page
-from gateway.batches import selectors
-from gateway.batches.files.models import StoredFile
-from gateway.batches.files.selectors import files_with
+from gateway.batches.files import StoredFile, files_with
 from gateway.batches.models import Batch
-from gateway.batches.services import cancel_batch
+from gateway.batches.services import batch_of_tenant, batches_of_tenant, cancel_batch
 from gateway.errors.refusal import Refusal
 from tenancy.models import APIKey
 
@@ -81,7 +79,7 @@ class BatchLine:
 def batches(request: HttpRequest, place: Place) -> HttpResponse:
     """Show a page of the tenant's batches, newest first; `before` is where the page before ended."""
     before = request.GET.get("before", "")
-    found = selectors.batches_of_tenant(place.tenant.id, before=_uuid(before) if before else None, limit=SHOWN + 1)
+    found = batches_of_tenant(place.tenant.id, before=_uuid(before) if before else None, limit=SHOWN + 1)
     shown = found[:SHOWN]
     keys = APIKey.objects.of(place.tenant).filter(id__in={one.api_key for one in shown})
     names = dict(keys.values_list("id", "name"))
@@ -146,7 +144,7 @@ async def _pieces(file: StoredFile) -> AsyncIterator[bytes]:
 
 def _own(place: Place, pk: UUID) -> Batch:
     """Return the tenant's batch whose files the reader may see; 404 otherwise."""
-    batch = selectors.batch_of_tenant(place.tenant.id, pk) if place.access.may("batches") else None
+    batch = batch_of_tenant(place.tenant.id, pk) if place.access.may("batches") else None
     if batch is None:
         raise Http404
     return batch

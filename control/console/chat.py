@@ -16,11 +16,11 @@ from django.views.decorators.http import require_safe
 from base.units import format_credits
 from billing.models import Subscription
 from billing.selectors.balances import Balance, balance_of
-from control.console.offers import Offer, active_subscription, offers_of
+from control.console.catalogue import Offer, active_subscription, offers_of
 from control.console.samples import samples_for
 from control.console.tenancy import Place, tenant_data, tenant_page
 from gateway.apis.models.wire import auto_card
-from gateway.runtime.live import live_of
+from gateway.runtime.data_plane import live_of
 from inference.types import Kind
 from tenancy.models import Membership, Project, Tenant
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from django.db.models import Max, Sum
 
 from control.console.period import Asked
-from gateway.runtime.refusal_counts import RefusalCount, in_words
+from gateway.runtime.models import RefusalCount, in_words
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from billing.models import Subscription
 from fleet.adapters import own_terms
 from routing.catalogue import Catalogue
-from routing.conditions import meets, to_compare
+from routing.places import meets, to_compare
 from routing.tasks import AUTO
 from routing.types import RouteQuery
 

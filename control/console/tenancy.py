@@ -1,4 +1,4 @@
-"""Which tenant a page is about: the one that `?tenant=` names, else the first that the user joined."""
+"""The tenant of a page, the one that `?tenant=` names or else the first that the user joined; and its settings."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 from urllib.parse import urlencode
 
+from django import forms
 from django.conf import settings
+from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods
 from django_scopes import scope
 
 from base.units import format_credits
 from billing.selectors.balances import balance_of
-from control.console.amounts import show_credits
+from control.console.pages import show_credits
 from gateway.http.access import note_caller
 from tenancy.models import Tenant, User
+from tenancy.services import tenants
 from tenancy.services.access import Access, accesses_of_user, suspended_tenants
 
 P = ParamSpec("P")
@@ -134,3 +139,30 @@ def place_of(request: HttpRequest) -> Place | None:
             raise Http404
         return None
     return Place(found, tuple(access for access in mine if access is not found))
+
+
+class SettingsForm(forms.Form):
+    """A tenant's settings; those count as changed that are other than the page showed, whatever they are by now."""
+
+    response_storage = forms.ChoiceField(
+        choices=Tenant.Storage.choices, widget=forms.RadioSelect, show_hidden_initial=True
+    )
+    hosted_tools = forms.ChoiceField(
+        choices=Tenant.HostedTools.choices, widget=forms.RadioSelect, show_hidden_initial=True
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@tenant_page
+def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
+    """Show the settings, and change them."""
+    if not place.access.may("settings"):
+        raise Http404
+    initial = {name: getattr(place.tenant, name) for name in tenants.SETTINGS}
+    form = SettingsForm(request.POST if request.method == "POST" else None, initial=initial)
+    if form.is_valid():
+        tenants.set_settings(tenant=place.tenant, **{name: form.cleaned_data[name] for name in form.changed_data})
+        messages.success(request, "The settings are saved.")
+        return redirect(reverse("console-settings") + place.query)
+    context = place.context(page="settings", form=form)
+    return render(request, "console/settings.html", context, status=400 if form.errors else 200)

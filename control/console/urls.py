@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.console import admin_keys, audit, batches, catalogue, chat, keys, requests, tenant_settings, usage
+from control.console import admin_keys, audit, batches, catalogue, chat, keys, requests, tenancy, usage
 
 urlpatterns = [
     path("", chat.chat, name="console-chat"),
@@ -17,7 +17,7 @@ urlpatterns = [
     path("usage/batches/<uuid:pk>/files/<uuid:file_id>/", batches.download, name="console-batch-file"),
     path("usage/models/", catalogue.models, name="console-models"),
     path("usage/models/<uuid:pk>/withdraw/", catalogue.withdraw, name="console-adapter-withdraw"),
-    path("settings/", tenant_settings.tenant_settings, name="console-settings"),
+    path("settings/", tenancy.tenant_settings, name="console-settings"),
     path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),
     path("keys/admin/", admin_keys.admin_key_list, name="console-admin-keys"),

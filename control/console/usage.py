@@ -15,10 +15,10 @@ from base.units import format_credits
 from billing.models import UsageRecord
 from billing.selectors.usage import UsageSum, recent_usage, usage_by_day
 from control.console import chart
+from control.console.catalogue import active_subscription
 from control.console.chat import next_grant
 from control.console.key_forms import NewKeyForm
 from control.console.keys import KeyLine, key_lines
-from control.console.offers import active_subscription
 from control.console.period import DAYS, MEASURES, Asked, asked_of
 from control.console.refusals import error_rate, refusals_of
 from control.console.tenancy import Place, tenant_page

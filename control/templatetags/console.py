@@ -5,7 +5,7 @@ from __future__ import annotations
 from django import template
 
 from base.units import format_credits
-from control.console.amounts import show_charge, show_credits
+from control.console.pages import show_charge, show_credits
 
 register = template.Library()
 register.filter("credits", show_credits)

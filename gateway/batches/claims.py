@@ -23,11 +23,10 @@ from base import clock, storage
 from base.ids import uuid7
 from base.leases import LEASE, lease_end
 from gateway.batches import outcomes
-from gateway.batches.files.models import StoredFile
-from gateway.batches.kept import kept_reply
+from gateway.batches.files import StoredFile
 from gateway.batches.lines import ChangedError, read_line
 from gateway.batches.models import Batch, BatchLine
-from gateway.batches.outcomes import InputError, NotSentError, Outcome, Reply
+from gateway.batches.outcomes import InputError, NotSentError, Outcome, Reply, kept_reply
 
 RENEW_SECONDS = 8.0
 _NO_RIGHTS = frozenset({401, 403})  # of the batch's key, by now: what a line has run is charged all the same

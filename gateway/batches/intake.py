@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import transaction
 
 from base import clock, storage
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 from gateway.batches.lines import MOST_LINES, ByLine, checked, lines_of
 from gateway.batches.models import Batch, BatchLine
 from gateway.batches.work import Work, remove_lines, work_on

@@ -11,8 +11,11 @@ from typing import Any
 import msgspec
 from django.db.models import F
 
-from gateway.batches.models import BatchLine
+from gateway.batches.models import Batch, BatchLine
 from gateway.batches.results import LineError, LineResponse, result_of
+from gateway.durable import answers
+from gateway.durable.room import LINE
+from gateway.errors.refusal import Refusal
 
 MOST_ATTEMPTS = 8
 """Tries of a line that may have run, or in which a gateway or an engine failed; being too busy doesn't count."""
@@ -199,3 +202,19 @@ def _back_off(attempts: int) -> float:
 def _on_one_line(body: bytes) -> bytes:
     """Return JSON without line ends."""
     return msgspec.json.format(body, indent=-1) if b"\n" in body else body
+
+
+def kept_reply(batch: Batch, line: BatchLine) -> Reply | UnknownError | None:
+    """Return the answer that is kept of the line, an error while it is being made or can't be read, and None where it
+    never ran or was lost with its gateway, which costs nothing.
+    """
+    run = answers.run_of(batch.tenant_id, f"{LINE}{line.id.hex}")
+    if run is None or answers.look(run) is None:
+        return None
+    try:
+        stored = answers.read(run)
+    except Refusal as error:  # it was kept under a secret that isn't known
+        return UnknownError(error.message)
+    if stored is None:
+        return UnknownError("a gateway makes its answer")
+    return Reply(stored.head.status, str(run), None, stored.body)

@@ -14,8 +14,7 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from base import clock, storage
 from base.ids import uuid7
-from gateway.batches.files.models import StoredFile
-from gateway.batches.files.services import begin_file, finish_file
+from gateway.batches.files import StoredFile, begin_file, finish_file
 from gateway.batches.models import Batch, BatchLine
 from gateway.batches.work import LostError, Work, remove_lines, work_on
 

@@ -14,8 +14,7 @@ from uuid import UUID
 
 import structlog
 
-from base.http.asgi import Application, ASGIMessage, ClientLeftError, Scope, encode
-from base.http.sse import event
+from base.http import Application, ASGIMessage, ClientLeftError, Scope, encode, event
 from gateway.durable.answers import Stored
 from gateway.durable.delivery import Closings, Delivery, delivering
 from gateway.durable.log import EventLog, Head, events_of
@@ -220,7 +219,7 @@ class Keeper:
 class _Client:
     """The client that a kept endpoint sees: it sent its whole body, and leaves when nobody wants the answer any more.
 
-    It is the request's `Connection` too (`base.http.disconnect`).
+    It is the request's `Connection` too (`base.http`).
     """
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ from django.db import Error as DatabaseError
 
 from base.database.threads import DatabaseThreads
 from base.errors import DatabaseBusyError
-from base.http.asgi import Application, Scope
-from gateway.concurrency.caps import Cap
+from base.http import Application, Scope
+from gateway.concurrency import Cap
 from gateway.durable import answers
 from gateway.durable.answers import Claim, Found, Stored
 from gateway.durable.delivery import Closings

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from base.errors import DatabaseBusyError
 from base.units import format_credits
-from billing.limits.headers import rate_headers, retry_after
-from billing.limits.types import Impossible, Limited
+from billing.limits.types import Impossible, Limited, rate_headers, retry_after
 from billing.writer.operations import Refused
 from gateway.errors.refusal import Refusal
 from inference.errors import EngineError, InvalidRequestError, LimitedError, OverloadedError

@@ -27,7 +27,7 @@ import structlog
 from gateway.errors.refusal import Refusal
 from gateway.generation.placement import Placement, Reach
 from gateway.runtime import tracing
-from gateway.runtime.flight import ADAPTERS_OWN, Flight
+from gateway.runtime.engines import ADAPTERS_OWN, Flight
 from inference.errors import EngineError, InvalidRequestError, LimitedError, UnpreparedError, UnreachableError
 from inference.types import (
     Delta,
@@ -43,7 +43,6 @@ from inference.types import (
     Vector,
 )
 
-MOST_ATTEMPTS = 3
 PAUSE_SECONDS = 2.0  # a request that has used its allowance waits so long for more
 
 log = structlog.get_logger(__name__)
@@ -242,7 +241,7 @@ class Attempts:
 
     def _may_go_on(self, end: EngineError | Finished) -> bool:
         """Whether another engine may take the request over after that end of an attempt."""
-        if self._is_cancelled() or self._number + 1 >= MOST_ATTEMPTS:
+        if self._is_cancelled():
             return False
         if isinstance(end, InvalidRequestError | LimitedError):
             return False
@@ -266,7 +265,7 @@ class Attempts:
         """Have another replica prepare the request with the tokens so far; False when none can."""
         self._fail(failure)
         reach = Reach.DEPLOYMENT if self._delivered else self._reach()
-        while self._number + 1 < MOST_ATTEMPTS and self.placement.another(reach):
+        while self.placement.another(reach):
             self._number += 1
             self._was_forgotten = False
             try:

@@ -7,17 +7,16 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 from uuid import UUID
 
-from base.http.asgi import Headers
-from billing.limits.headers import rate_headers
-from billing.limits.types import Take, Taken
-from gateway.concurrency.caps import Cap
+from base.http import Headers
+from billing.limits.types import Take, Taken, rate_headers
+from gateway.concurrency import Cap
 from gateway.errors.faults import draining, refusal_of_limit
 from gateway.errors.refusal import Refusal
-from gateway.generation import choosing
 from gateway.generation.admission import request_of
 from gateway.generation.intent import Intent
-from gateway.generation.placement import Placement
-from gateway.runtime.principal import Principal
+from gateway.generation.placement import Placement, placed
+from gateway.runtime.principals import Principal
+from gateway.runtime.requests import Stage
 from gateway.runtime.runtime import Runtime
 from inference.engine import Engine
 from inference.types import Prepared, Tokens
@@ -50,7 +49,7 @@ async def count(runtime: Runtime, principal: Principal, intent: Intent, request_
     Nothing is held or charged; one request is taken of the tenant's rate. Raise a Refusal for what could not run,
     too.
     """
-    async with placed(runtime, principal, intent) as (placement, rates):
+    async with waiting_place(runtime, principal, intent) as (placement, rates):
         engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
         await engine.cancel(request_id.hex)  # the worker needn't keep its ids
         return Counted(prepared, placement.route.model, rates | placement.headers)
@@ -73,7 +72,7 @@ async def tokens_of(
     async def asked(engine: Engine) -> Tokens:
         return await engine.tokenize(request, special=special, with_texts=with_texts)
 
-    async with placed(runtime, principal, intent) as (placement, rates):
+    async with waiting_place(runtime, principal, intent) as (placement, rates):
         engine, tokens = await placement.ask(asked)
         context = 0 if engine.info is None else engine.info.max_context
         return Tokenized(tokens, context, rates | placement.headers)
@@ -82,26 +81,26 @@ async def tokens_of(
 async def text_of(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> tuple[str, Headers]:
     """Return the text of the token ids in the prompt of `intent`, and the answer's headers; see `count`."""
     request = request_of(principal, intent, request_id.hex)
-    async with placed(runtime, principal, intent) as (placement, rates):
+    async with waiting_place(runtime, principal, intent) as (placement, rates):
         _, text = await placement.ask(lambda engine: engine.detokenize(request))
         return text, rates | placement.headers
 
 
 @asynccontextmanager
-async def placed(
+async def waiting_place(
     runtime: Runtime, principal: Principal, intent: Intent
 ) -> AsyncIterator[tuple[Placement, dict[str, str]]]:
     """Have a request that won't run placed on a replica, and one request taken of the tenant's rate: yield where it is,
     and the headers with the rates. A Refusal raised in the block tells its route.
     """
-    if runtime.is_draining:
+    if runtime.requests.stage is Stage.DRAINING:
         raise draining()
     with counting.share(principal.tenant) as take:
         take(1)
         decision = await runtime.rates.take([Take(bucket, 1) for bucket in principal.request_buckets])
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
-        placement = await choosing.placed(runtime, principal, intent)
+        placement = await placed(runtime, principal, intent)
         try:
             yield placement, dict(rate_headers(decision.states))
         except Refusal as refusal:

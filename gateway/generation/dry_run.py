@@ -13,17 +13,16 @@ from asgiref.sync import async_to_sync
 from base.database.threads import DatabaseThreads
 from billing.models import PlanVersion
 from fleet.adapters import own_terms
-from gateway.generation.choosing import Texts, ends_of, read
-from gateway.generation.estimates import estimate
 from gateway.generation.labelling import NO_LABELS, why_unsure
+from gateway.generation.placement import Texts, ends_of, estimate, read
+from gateway.runtime.data_plane import DataPlane, Live
 from gateway.runtime.examples import Asker
-from gateway.runtime.live import DataPlane, Live
-from gateway.runtime.principal import models_of_key
+from gateway.runtime.principals import models_of_key
 from inference.messages import Message
 from routing import hook
 from routing.catalogue import Catalogue, ModelEntry
-from routing.conditions import tokens_of
 from routing.errors import RoutingError
+from routing.places import tokens_of
 from routing.routes import route
 from routing.types import Kept, Price, Route, RouteQuery
 
@@ -80,7 +79,7 @@ class _Run:
 
     async def read(self) -> RouteQuery:
         """Return the query with what its text says, compared with the rules' examples where a gateway runs here."""
-        examples = self.live.runtime.examples if self.live.runtime is not None else None
+        examples = self.live.runtime.catalogue.examples if self.live.runtime is not None else None
         return await read(examples, self.query, self.catalogue, self.texts, self.asker)
 
     def decided(self, query: RouteQuery) -> Route:

@@ -7,7 +7,8 @@ reads `Generation.events`. The task ends by itself, whatever its reader does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from enum import IntEnum
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -16,27 +17,33 @@ import msgspec
 import structlog
 
 from base.ids import moment_of
-from billing.limits.headers import rate_headers
-from billing.limits.types import BucketState
+from billing.limits.types import BucketState, rate_headers
 from billing.writer.operations import EndFacts, Release, Settle
-from gateway.concurrency.limiter import ConcurrencyLimiter
-from gateway.durable.delivery import delivering
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome, delivering
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
-from gateway.generation import spans
 from gateway.generation.admission import Admitted, admit, check_dimensions
 from gateway.generation.attempts import Attempts
-from gateway.generation.events import EventBuffer, GenerationEvent
-from gateway.generation.hold import Hold
+from gateway.generation.credit import Hold
 from gateway.generation.intent import Intent
+from gateway.generation.items import EventBuffer, GenerationEvent
 from gateway.generation.placement import Reach
-from gateway.generation.report import Times, report
-from gateway.generation.settlement import close_hold, closing, end_of
+from gateway.generation.settlement import (
+    FIRST_TOKEN,
+    Times,
+    close_hold,
+    closing,
+    describe_charge,
+    describe_engine_end,
+    end_of,
+    engine_span,
+    report,
+)
 from gateway.runtime import tracing
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.principal import Principal
-from gateway.runtime.runtime import Ledger, Running, Runtime
+from gateway.runtime.principals import Principal
+from gateway.runtime.requests import Requests
+from gateway.runtime.runtime import Ledger, Runtime
 from inference.errors import EngineError, UnpreparedError
 from inference.types import (
     ANSWER_NOT_GUIDED,
@@ -66,73 +73,118 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     """
     arrived_at = asyncio.get_running_loop().time()
     with tracing.span("admission"):
-        await runtime.gate.enter(principal, intent.size)
+        await runtime.requests.gate.enter(principal, intent.size)
         try:
             if principal.batch is None:
-                runtime.pace.other_came()
+                runtime.requests.pace.other_came()
                 admitted = await admit(runtime, principal, intent, request_id, arrived_at)
             else:
-                async with runtime.pace.turn():
+                async with runtime.requests.pace.turn():
                     admitted = await admit(runtime, principal, intent, request_id, arrived_at)
         except BaseException:
-            runtime.gate.leave(principal)
+            runtime.requests.gate.leave(principal)
             raise
     try:
-        generation = Generation(
-            admitted,
-            arrived_at,
-            gate=runtime.gate,
-            ledger=runtime.writer,
-            metrics=runtime.metrics,
-            supervise=runtime.supervise,
-            entered=runtime.entered,
-            left=runtime.left,
-            unsettled=runtime.unsettled,
-        )
+        generation = Generation(admitted, arrived_at, runtime.requests, runtime.writer, runtime.metrics)
         generation.start()
     except BaseException:
-        runtime.gate.leave(principal)
+        runtime.requests.gate.leave(principal)
         raise
     await generation.accepted()
     return generation
 
 
-class Generation:
-    """A request that runs: what is known of it, and its events.
+class Phase(IntEnum):
+    """How far an answer has come."""
 
-    `supervise` runs work to its end whatever becomes of its caller; `entered` and `left` say from when to when the
-    process renews this request's hold; `unsettled` takes what should close it and was not answered.
-    """
+    WAITING = 0
+    OPEN = 1  # its first token has come
+    ENDING = 2  # its tenant's places are being freed
+    ENDED = 3  # they are free, and its end can be read
+
+
+class Opening:
+    """The first sign of an answer, for which its client waits: a token, a refusal or the end."""
+
+    def __init__(self) -> None:
+        self.phase = Phase.WAITING
+        self.refusal: Refusal | None = None
+        self.is_model_told = False
+        self._waiter: asyncio.Future[None] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is anything to read."""
+        return self.phase in (Phase.OPEN, Phase.ENDED)
+
+    async def sign(self, seconds: float | None) -> bool:
+        """Wait for the first sign; False when none came within `seconds`."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if seconds is None else loop.call_later(seconds, self.wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+        return self.is_open
+
+    def wake(self) -> None:
+        """End the wait."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Stop:
+    """The end that somebody asked for: why, and how long the engine may take for it."""
+
+    def __init__(self) -> None:
+        self.is_asked = False
+        self.fault: EngineFault | None = None
+        self._task: asyncio.Task[Any] | None = None  # while an engine has the request
+        self._patience: asyncio.TimerHandle | None = None
+        self._is_given_up = False
+
+    def ask(self, fault: EngineFault | None) -> bool:
+        """Note why it is to end, None: the client left. True when an engine has to be told."""
+        self.is_asked = True
+        self.fault = fault
+        if self._task is None:
+            return False
+        self._patience = asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._give_up)
+        return True
+
+    async def within(self, work: Coroutine[Any, Any, Finished]) -> Finished | None:
+        """Return the end that `work` returns; None when it wasn't there `CANCEL_SECONDS` after it was asked for."""
+        task = self._task = asyncio.current_task()
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not self._is_given_up or task is None or task.uncancel():
+                raise
+            return None
+        finally:
+            self._task = None
+            if self._patience is not None:
+                self._patience.cancel()
+
+    def _give_up(self) -> None:
+        if self._task is not None:
+            self._is_given_up = self._task.cancel()
+
+
+class Generation:
+    """A request that runs: what is known of it, and its events."""
 
     def __init__(
-        self,
-        admitted: Admitted,
-        arrived_at: float,
-        *,
-        gate: ConcurrencyLimiter,
-        ledger: Ledger,
-        metrics: Metrics,
-        supervise: Callable[[Coroutine[Any, Any, Any]], object],
-        entered: Callable[[Running], None],
-        left: Callable[[Running], None],
-        unsettled: Callable[[Settle | Release], None],
+        self, admitted: Admitted, arrived_at: float, requests: Requests, ledger: Ledger, metrics: Metrics
     ) -> None:
-        self.id = admitted.id
-        self.principal = admitted.principal
-        self.intent = admitted.intent
-        self._placement = admitted.placement
-        self.prompt_tokens = admitted.prepared.prompt_tokens  # where it runs: models count differently
-        self._open_wishes = admitted.prepared.not_enforced
-        self.created = int(moment_of(admitted.id).timestamp())
         self.lease_until = admitted.lease_until
-        self._gate = gate
+        self._admitted = admitted  # its `prepared` changes with the model that it moves to
+        self._requests = requests
         self._ledger = ledger
         self._metrics = metrics
-        self._supervise = supervise
-        self._entered = entered
-        self._left = left
-        self._unsettled = unsettled
-        self._limits = admitted.limits
         self._hold = Hold(
             admitted.id,
             admitted.principal.wallet,
@@ -140,59 +192,75 @@ class Generation:
             ledger,
             tell=self._tell,
             lost=partial(self.cancel, faults.LEASE_LOST),
-            supervise=supervise,
+            supervise=requests.supervise,
         )
         self._attempts: Attempts | None = Attempts(  # None once it has ended
             admitted.id,
             admitted.prepared,
             admitted.placement,
             allowed=self._hold.permit,
-            is_cancelled=lambda: self._is_cancelled,
-            reach=lambda: Reach.MODEL if self._is_model_told else Reach.ANYWHERE,
+            is_cancelled=lambda: self._stop.is_asked,
+            reach=lambda: Reach.MODEL if self._opening.is_model_told else Reach.ANYWHERE,
             pinned=self._pinned,
             restart=self._hold.restart,
-            supervise=supervise,
+            supervise=requests.supervise,
         )
         self._buffer = EventBuffer()
-        self._is_open = False  # its first token, or its end, has come
-        self._waiter: asyncio.Future[None] | None = None  # of `accepted`
-        self._refusal: Refusal | None = None
-        self._fault: EngineFault | None = None
-        self._is_cancelled = False
-        self._finished: Finished | None = None
-        self._is_model_told = False
-        self._task: asyncio.Task[Any] | None = None  # while an engine has it
-        self._patience: asyncio.TimerHandle | None = None  # with an engine that was told to stop
-        self._is_given_up = False
+        self._opening = Opening()
+        self._stop = Stop()
         self._times = Times(arrived_at)
         self._delivery = delivering.get()
-        self._is_out = False  # its tenant's places are free, and its end is told
+
+    @property
+    def id(self) -> UUID:
+        """The request's id, which is its hold's too."""
+        return self._admitted.id
+
+    @property
+    def principal(self) -> Principal:
+        """Who asked."""
+        return self._admitted.principal
+
+    @property
+    def intent(self) -> Intent:
+        """The request."""
+        return self._admitted.intent
+
+    @property
+    def created(self) -> int:
+        """When it came, in seconds."""
+        return int(moment_of(self.id).timestamp())
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt where it runs: models count differently."""
+        return self._admitted.prepared.prompt_tokens
 
     # -- for whoever writes the answer ----------------------------------------------------------------------------
 
     @property
     def route(self) -> Route:
         """Where it runs."""
-        return self._placement.route
+        return self._admitted.placement.route
 
     @property
     def rate_states(self) -> tuple[BucketState, ...]:
         """The tenant's buckets after this request was taken from them."""
-        return self._limits.states
+        return self._admitted.limits.states
 
     @property
     def headers(self) -> dict[str, str]:
         """The headers of its answer: the tenant's rates, and the route."""
-        return {**dict(rate_headers(self.rate_states)), **self._placement.headers}
+        return {**dict(rate_headers(self.rate_states)), **self._admitted.placement.headers}
 
     @property
     def not_enforced(self) -> tuple[str, ...]:
         """The wishes of its request that change nothing, those that its engine leaves open last."""
-        return tuple(dict.fromkeys((*self.intent.not_enforced, *self._open_wishes)))
+        return tuple(dict.fromkeys((*self.intent.not_enforced, *self._admitted.prepared.not_enforced)))
 
     def explain(self) -> dict[str, object]:
         """Return where it runs and why, and where it was tried before."""
-        return self._placement.explain()
+        return self._admitted.placement.explain()
 
     def charge_so_far(self, usage: Usage) -> int:
         """Return the µcr that `usage` costs under this request's rate card."""
@@ -226,10 +294,10 @@ class Generation:
 
     def start(self) -> None:
         """Begin to run."""
-        self._entered(self)
+        self._requests.entered(self)
         if self._delivery is not None:
             self._delivery.begun(self.id)
-        self._supervise(self._run())
+        self._requests.supervise(self._run())
 
     async def accepted(self) -> None:
         """Return at the end, of a stream at its first token, or after `HEAD_SECONDS`; raise the Refusal if nothing took
@@ -237,47 +305,29 @@ class Generation:
 
         From then on a stream's reader may know the model that answers.
         """
+        opening = self._opening
         patience: float | None = HEAD_SECONDS
-        while not self._is_open:
-            if await self._sign(patience):
-                continue
-            if self._refusal is None:
-                break
-            patience = None  # what was held is still being given back
-        if self._refusal is not None:
-            self._refusal.headers |= self._placement.headers
-            raise self._refusal
-        self._is_model_told = self.intent.stream
-
-    async def _sign(self, seconds: float | None) -> bool:
-        """Wait for the first sign of the answer; False when none came within `seconds`."""
-        loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = None if seconds is None else loop.call_later(seconds, self._wake)
         try:
-            await waiter
+            while not opening.is_open:
+                if await opening.sign(patience):
+                    continue
+                if opening.refusal is None:
+                    break
+                patience = None  # what was held is still being given back
         except asyncio.CancelledError:
             self.client_left()
             raise
-        finally:
-            self._waiter = None
-            if timer is not None:
-                timer.cancel()
-        return self._is_open
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if opening.refusal is not None:
+            opening.refusal.headers |= self._admitted.placement.headers
+            raise opening.refusal
+        opening.is_model_told = self.intent.stream
 
     def cancel(self, fault: EngineFault | None) -> None:
         """Stop the engine; `fault` says why, None that the client left."""
-        if self._is_cancelled or self._hold.is_closed:
+        if self._stop.is_asked or self._hold.is_closed:
             return
-        self._is_cancelled = True
-        self._fault = fault
-        if self._task is not None and self._attempts is not None:
-            self._patience = asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._give_up)
-            self._supervise(self._attempts.cancel())
+        if self._stop.ask(fault) and self._attempts is not None:
+            self._requests.supervise(self._attempts.cancel())
 
     def checkpoint(self) -> Mapping[str, int]:
         """The classes that would be charged if this process died now."""
@@ -285,25 +335,25 @@ class Generation:
 
     async def renew_limits(self) -> None:
         """Renew the concurrency lease."""
-        if not self._is_out:
-            await self._limits.renew()
+        if self._opening.phase < Phase.ENDING:
+            await self._admitted.limits.renew()
 
     # -- the task -------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         outcome = Outcome(FinishReason.ERROR, Usage(), None, error=faults.INTERNAL)
         charge = 0
+        finished: Finished | None = None
         try:
-            with spans.engine_call(self.id, self.principal.tenant, self.intent, self.route) as span:
+            with engine_span(self.id, self.principal.tenant, self.intent, self.route) as span:
                 finished = await self._generate()
                 if span is not None:
-                    spans.engine_ended(span, finished, self.route)
+                    describe_engine_end(span, finished, self.route)
             self._hold.close()
-            self._finished = finished
             with tracing.span("settle") as span:
                 charge, outcome = await self._settle(finished)
                 if span is not None:
-                    spans.settled(span, outcome)
+                    describe_charge(span, outcome)
         except Exception:
             # Nothing is known for sure: the hold is left to the sweep, which asks the engine.
             log.exception("generation_failed")
@@ -311,35 +361,23 @@ class Generation:
         finally:
             self._hold.close()
             self._attempts = None  # they refer back here: both would stay until the collector finds them
-            self._left(self)
+            self._requests.left(self)
             if self._delivery is not None:
                 self._delivery.settled(self.id, outcome)
             await self._tell_end(outcome, charge)
         await asyncio.sleep(0)  # the reader, which was told just now, goes first
-        report(self._metrics, self.route, outcome, self._finished)
+        report(self._metrics, self.route, outcome, finished)
 
     async def _generate(self) -> Finished:
         """Run the request on its engine and return its end, as far as that is known."""
-        if self._is_cancelled:
+        if self._stop.is_asked:
             return Finished(FinishReason.CANCELLED, Usage())
-        task = self._task = asyncio.current_task()
-        try:
-            return await self._relay()
-        except asyncio.CancelledError:
-            if not self._is_given_up or task is None or task.uncancel():
-                raise
+        finished = await self._stop.within(self._relay())
+        if finished is None:
             log.warning("engine_silent_after_cancel")
-            fault = self._fault or faults.ENGINE_STOPPED
+            fault = self._stop.fault or faults.ENGINE_STOPPED
             return Finished(FinishReason.ERROR, self._hold.meter.usage, fault, exact=False)
-        finally:
-            self._task = None
-            if self._patience is not None:
-                self._patience.cancel()
-
-    def _give_up(self) -> None:
-        """Wait no longer for an engine that was told to stop."""
-        if self._task is not None:
-            self._is_given_up = self._task.cancel()
+        return finished
 
     async def _relay(self) -> Finished:
         """Pass the engines' events on and return the last; a refusal before the first ends the request unrun."""
@@ -348,7 +386,7 @@ class Generation:
         try:
             return await attempts.run(self._note)
         except EngineError as error:
-            if not self._is_open:
+            if not self._opening.is_open:
                 may_have_run = attempts.may_have_run or error.may_have_run or isinstance(error, UnpreparedError)
                 return self._refused(faults.refusal_of_engine(error), exact=not may_have_run)
             if isinstance(error, UnpreparedError):
@@ -358,7 +396,7 @@ class Generation:
 
     def _refused(self, refusal: Refusal, *, exact: bool = True) -> Finished:
         """Note that the engine didn't take the request: nothing ran, or (not `exact`) nobody knows."""
-        self._refusal = refusal
+        self._opening.refusal = refusal
         fault = EngineFault(refusal.code, refusal.message, retryable=refusal.status == 503)
         return Finished(FinishReason.ERROR, Usage(), fault, exact=exact)
 
@@ -372,24 +410,21 @@ class Generation:
         else:
             assert isinstance(event, Vector), "`Attempts.run` returns Finished; it is never noted"
             self._note_first()
-            if (labelling := self._placement.labelling) is not None:
+            if (labelling := self._admitted.placement.labelling) is not None:
                 event = labelling.answer(event, self.prompt_usage)
                 self._hold.used(event.usage)
         self._buffer.put(event)
-        if not self._is_open and not isinstance(event, Started):  # until then it may move to another model
-            self._open()
+        if not self._opening.is_open and not isinstance(event, Started):  # until then it may move to another model
+            self._opening.phase = Phase.OPEN
+            if self.intent.stream:
+                self._opening.wake()
         if self.intent.stream and self._buffer.is_overfull:  # nobody reads a whole answer before its end
             self.cancel(faults.READER_TOO_SLOW)
-
-    def _open(self) -> None:
-        self._is_open = True
-        if self.intent.stream:
-            self._wake()
 
     def _note_first(self) -> None:
         if not self._times.has_first:
             self._times.note_first()
-            tracing.event(spans.FIRST_TOKEN)
+            tracing.event(FIRST_TOKEN)
 
     async def _tell(self, allowance: int, is_final: bool) -> None:
         """Tell the engine what it may generate."""
@@ -398,10 +433,11 @@ class Generation:
 
     async def _pinned(self, prepared: Prepared) -> Prepared:
         """Pin the hold to where the request moved; see `Hold.pin`."""
-        assert self._placement.flight is not None, "a request is pinned to where it is"
-        check_dimensions(self._placement.flight.engine, self.intent)
-        prepared = await self._hold.pin(self._placement, prepared)
-        self.prompt_tokens, self._open_wishes = prepared.prompt_tokens, prepared.not_enforced
+        placement = self._admitted.placement
+        assert placement.flight is not None, "a request is pinned to where it is"
+        check_dimensions(placement.flight.engine, self.intent)
+        prepared = await self._hold.pin(placement, prepared)
+        self._admitted = msgspec.structs.replace(self._admitted, prepared=prepared)
         return prepared
 
     # -- its end --------------------------------------------------------------------------------------------------
@@ -413,7 +449,7 @@ class Generation:
         stored was not delivered.
         """
         reason, error, sluice_reason = end_of(
-            finished, self._fault, is_cancelled=self._is_cancelled, short_of=self._hold.meter.short_of
+            finished, self._stop.fault, is_cancelled=self._stop.is_asked, short_of=self._hold.meter.short_of
         )
         is_ours = error is not None and error is not faults.READER_TOO_SLOW
         facts = self._facts(error.code if error else sluice_reason or reason.value)
@@ -446,7 +482,7 @@ class Generation:
         answer = await close_hold(self._ledger, operation)
         if answer is None:
             self._metrics.settlements_deferred.inc()
-            self._unsettled(operation)
+            self._requests.unsettled(operation)
             return taken, msgspec.structs.replace(outcome, charge=None)
         if isinstance(operation, Settle):
             self._metrics.settled(self.route.counted_as, operation.classes, charge)
@@ -480,25 +516,25 @@ class Generation:
 
     async def _tell_end(self, outcome: Outcome, taken: int) -> None:
         """Tell the reader the end, once the tenant's place is free and `taken` left of its credit bucket."""
-        if self._is_out:
+        if self._opening.phase >= Phase.ENDING:
             return
-        self._is_out = True
-        self._placement.leave()
+        self._opening.phase = Phase.ENDING
+        self._admitted.placement.leave()
         try:
-            if self._refusal is not None:
-                await self._limits.give_back()
+            if self._opening.refusal is not None:
+                await self._admitted.limits.give_back()
             else:
-                await self._limits.close(taken)
+                await self._admitted.limits.close(taken)
         finally:
-            self._gate.leave(self.principal)  # after its lease, which whoever comes next takes
-            self._is_open = True
+            self._requests.gate.leave(self.principal)  # after its lease, which whoever comes next takes
+            self._opening.phase = Phase.ENDED
             self._buffer.put(outcome)
-            self._wake()
+            self._opening.wake()
 
     def _facts(self, finish: str) -> EndFacts:
         return EndFacts(
             finish[:40],
             ttft_ms=self._times.ttft_ms(),
             duration_ms=self._times.duration_ms(),
-            route=self.explain() if self._placement.attempts else None,
+            route=self.explain() if self._admitted.placement.attempts else None,
         )

@@ -10,7 +10,8 @@ import structlog
 
 from billing.writer.operations import LEASE_SECONDS, Renew, Renewed
 from gateway.errors import faults
-from gateway.runtime.runtime import Ledger, Running
+from gateway.runtime.requests import Requests
+from gateway.runtime.runtime import Ledger
 
 RENEW_INTERVAL = 10.0
 RENEW_RETRY = 1.0
@@ -22,33 +23,29 @@ log = structlog.get_logger(__name__)
 
 
 class Leases:
-    """Renews and fences the generations in `live`, whose holds belong to `owner`.
+    """Renews and fences the holds of the requests that run.
 
-    The holds of requests in `unsettled` are renewed too: what closes them is known, and only not applied yet.
+    Those of requests in `closings` are renewed too: what closes them is known, and only not applied yet.
     """
 
-    def __init__(
-        self, live: Mapping[UUID, Running], ledger: Ledger, owner: UUID, unsettled: Mapping[UUID, object]
-    ) -> None:
-        self._live = live
-        self._unsettled = unsettled
+    def __init__(self, requests: Requests, ledger: Ledger) -> None:
+        self._requests = requests
         self._ledger = ledger
-        self._owner = owner
 
     async def renew(self) -> None:
         """Renew the leases of all holds, and store their checkpoints.
 
         A generation whose hold isn't ours any more is stopped. Raises what the writer raised, and TimeoutError.
         """
-        asked = list(self._live.values())
+        asked = list(self._requests.live.values())
         for generation in asked:
             await generation.renew_limits()
-        checkpoints: dict[UUID, Mapping[str, int]] = {request: {} for request in self._unsettled}
+        checkpoints: dict[UUID, Mapping[str, int]] = {request: {} for request in self._requests.closings}
         checkpoints |= {generation.id: generation.checkpoint() for generation in asked}
         if not checkpoints:
             return
         started = asyncio.get_running_loop().time()
-        operation = Renew(self._owner, checkpoints)
+        operation = Renew(self._requests.incarnation, checkpoints)
         submitted = asyncio.ensure_future(self._ledger.submit(operation))
         async with asyncio.timeout(RENEW_TIMEOUT):
             answer = await submitted
@@ -56,14 +53,14 @@ class Leases:
         for generation in asked:
             if generation.id in answer.holds:
                 generation.lease_until = started + LEASE_SECONDS
-            elif generation.id in self._live and generation.id not in answer.busy:
+            elif generation.id in self._requests.live and generation.id not in answer.busy:
                 log.warning("hold_lost", request_id=str(generation.id))
                 generation.cancel(faults.LEASE_LOST)
 
     def fence(self) -> None:
         """Stop the generations whose leases end within `FENCE_MARGIN` s: a sweep may take their holds then."""
         limit = asyncio.get_running_loop().time() + FENCE_MARGIN
-        for generation in list(self._live.values()):
+        for generation in list(self._requests.live.values()):
             if generation.lease_until <= limit:
                 generation.cancel(faults.LEASE_LOST)
 

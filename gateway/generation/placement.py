@@ -5,23 +5,25 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from enum import IntEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
 from uuid import UUID
 
 import msgspec
 import structlog
 
-from billing.rating import CardPrices
+from billing import rating
+from billing.rating import WHOLE_BP, CardPrices
 from gateway.errors.faults import refusal_of_engine, refusal_of_key, refusal_of_route
 from gateway.errors.refusal import Refusal
-from gateway.generation.estimates import estimate
 from gateway.generation.intent import Intent
 from gateway.generation.labelling import Labelling, held_to, labelling_of, why_unlabelled, why_unsure
-from gateway.runtime.engines import Engines
-from gateway.runtime.flight import ADAPTERS_OWN, Flight
-from gateway.runtime.principal import Principal
-from gateway.runtime.snapshot import Snapshot
+from gateway.runtime.catalogue import Snapshot
+from gateway.runtime.conversations import keys_of
+from gateway.runtime.engines import ADAPTERS_OWN, Engines, Flight
+from gateway.runtime.examples import Asker, Examples
+from gateway.runtime.principals import Principal
+from gateway.runtime.runtime import Runtime
 from inference.engine import Engine
 from inference.errors import (
     EngineError,
@@ -32,18 +34,28 @@ from inference.errors import (
 from inference.messages import Message
 from inference.types import Feature, GenerationRequest, Guidance, GuidanceKind, Kind, Prepared, SamplingParams
 from routing import hook
-from routing.catalogue import DeploymentEntry, ModelEntry
-from routing.conditions import CHARACTERS_PER_TOKEN, tokens_of
+from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry
 from routing.errors import RoutingError
 from routing.hook import CLASSIFY, Instruction
+from routing.places import CHARACTERS_PER_TOKEN, to_compare, tokens_of
 from routing.prefix import Digest, chain
 from routing.routes import route as choose_route
-from routing.tasks import CERTAIN, is_automatic
-from routing.types import Price, Route, RouteQuery
+from routing.tasks import CERTAIN, is_automatic, says_task
+from routing.types import Kept, Price, Route, RouteQuery
+
+USUAL_OUTPUT = 256  # tokens of an answer that the client doesn't bound
+
+
+def estimate(card: CardPrices, multiplier_bp: int, prompt_tokens: int, max_tokens: int | None) -> Price:
+    """Return the price of a prompt of about so many tokens, none of it cached, with an answer as long as it may be."""
+    classes = {"input": prompt_tokens, "output": USUAL_OUTPUT if max_tokens is None else max_tokens}
+    rate = card.rates_for(prompt_tokens)["output"]
+    return Price(-(-rate * multiplier_bp // WHOLE_BP), rating.charge(classes, card, multiplier_bp))
+
 
 T = TypeVar("T")
 
-MOST_REPLICAS = 3  # tried for one request
+MOST_ATTEMPTS = 3  # of one request: replicas that are tried
 MODEL, TASK = "x-sluice-model", "x-sluice-task"  # headers of answers
 
 _PLAIN = (
@@ -138,7 +150,7 @@ class Placement:
         """Route to another replica and enter it: of the same deployment if one takes work, else of the same model, else
         where the rules lead, as far as `reach` allows. False when none is ready or enough have failed.
         """
-        if len(self.attempts) >= MOST_REPLICAS:
+        if len(self.attempts) >= MOST_ATTEMPTS:
             return False
         stays: dict[Reach, Callable[[DeploymentEntry], bool] | None] = {
             Reach.DEPLOYMENT: lambda deployment: deployment.id == self.route.deployment,
@@ -252,7 +264,7 @@ class Placement:
                 is_adapters = error.code in ADAPTERS_OWN
                 flight.ended(error)
                 self.note_failure(error.message, is_adapters=is_adapters)
-                if len(self.attempts) >= MOST_REPLICAS:
+                if len(self.attempts) >= MOST_ATTEMPTS:
                     raise refusal_of_engine(error) from error
                 try:
                     self.route = self._routed()
@@ -376,3 +388,108 @@ def _as_adapter(error: EngineError, model: str) -> EngineError:
     if error.code != "unknown_adapter":
         return error
     return OverloadedError("This model's adapter is not loaded yet: try again.", code="adapter_not_ready")
+
+
+COMPARED_CHARACTERS = 200  # of a text's first line and of its last: an instruction stands at one of them
+
+
+async def placed(runtime: Runtime, principal: Principal, intent: Intent) -> Placement:
+    """Return where the request of `intent` runs; raise the Refusal for why nowhere.
+
+    One for ``auto`` that doesn't say its task is compared with the rules' examples, if there are any.
+    """
+    snapshot = await runtime.catalogue.current()
+    if (name := snapshot.catalogue.named(intent.model)) != intent.model:
+        intent = msgspec.structs.replace(intent, model=name)
+    query = query_of(principal, intent)
+    if is_automatic(intent.model):
+        if intent.messages:
+            query = msgspec.structs.replace(query, kept=_kept(runtime, principal, intent))
+        asker = Asker(principal.tenant, principal.queue, principal.priority, principal.weight)
+        texts = Texts(intent.messages, texts_of(intent))
+        query = await read(runtime.catalogue.examples, query, snapshot.catalogue, texts, asker)
+    return Placement(runtime.engines, snapshot, principal, intent, query)
+
+
+class Texts(NamedTuple):
+    """The texts of a request that may tell its task."""
+
+    messages: Sequence[Message]
+    """The instruction, as the reader gets it."""
+    compared: Sequence[str]
+    """The text that is compared with examples."""
+
+
+async def read(
+    examples: Examples | None, query: RouteQuery, catalogue: Catalogue, texts: Texts, asker: Asker
+) -> RouteQuery:
+    """Return `query` with what its instruction asks for, or else what comparing it with the rules' examples told.
+
+    Neither is looked at where it can't make a difference, and without `examples` nothing is compared.
+    """
+    if not is_automatic(query.model) or says_task(query)[0]:
+        return query
+    rules = catalogue.rules_for(query.own)
+    if not to_compare(query, rules):
+        return query
+    query = msgspec.structs.replace(query, instruction=hook.read(texts.messages))
+    candidates = to_compare(query, rules)
+    if not candidates or examples is None:
+        return query
+    told = await examples.compare(catalogue, candidates, texts.compared, asker)
+    return msgspec.structs.replace(query, compared=told)
+
+
+def remember(runtime: Runtime, placement: Placement) -> None:
+    """Have the requests that go on from this one get the same model."""
+    principal, intent = placement.principal, placement.intent
+    if is_automatic(intent.model) and intent.messages:
+        _, key = keys_of(principal.project, intent.messages)
+        runtime.catalogue.conversations.keep(principal.tenant, key, Kept(placement.route.goes_on_with))
+
+
+def _kept(runtime: Runtime, principal: Principal, intent: Intent) -> Kept | None:
+    """Return what the request was given that this one goes on from; None for a first one, or where nobody knows."""
+    if intent.earlier_model:
+        return Kept(intent.earlier_model)
+    before, _ = keys_of(principal.project, intent.messages)
+    return None if before is None else runtime.catalogue.conversations.get(principal.tenant, before)
+
+
+def query_of(principal: Principal, intent: Intent) -> RouteQuery:
+    """Return the request of `intent` as routing sees it."""
+    tools = intent.tools
+    return RouteQuery(
+        model=intent.model,
+        kind=intent.kind.value,
+        plan=principal.plan,
+        plan_default_task=principal.default_task,
+        allowed_models=principal.allowed_models,
+        own=principal.own,
+        key_models=principal.key_models,
+        task=intent.task,
+        prompt_characters=intent.characters,
+        images=intent.images,
+        has_tools=(tools is not None and bool(tools.callable)) or any(one.has_tools for one in intent.messages),
+        has_schema=intent.sampling.guidance is not None,
+    )
+
+
+def texts_of(intent: Intent) -> tuple[str, ...]:
+    """Return what is compared with examples: lines of what the system is told, and of the last question."""
+    if intent.prompt is not None:
+        return ends_of(intent.prompt) if isinstance(intent.prompt, str) else ()
+    texts = hook.said(intent.messages)
+    return tuple(dict.fromkeys(end for text in texts for end in ends_of(text)))
+
+
+def ends_of(text: str) -> tuple[str, ...]:
+    """Return the beginning of the text's first line and the end of its last, once if they are the same.
+
+    What is to be done stands there; what it is to be done with, often much longer, is like anything.
+    """
+    text = text.strip()
+    if not text:
+        return ()
+    first, last = text[:COMPARED_CHARACTERS], text[-COMPARED_CHARACTERS:]  # a text may have a million lines
+    return tuple(dict.fromkeys((first.splitlines()[0].strip(), last.splitlines()[-1].strip())))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 import msgspec
@@ -10,16 +12,139 @@ import structlog
 
 from billing import rating
 from billing.rating import CardPrices
-from billing.writer.errors import WriterError
+from billing.writer.entry import WriterError
 from billing.writer.operations import EndFacts, Release, Settle, Settled, Stale, TrueUp
+from gateway.durable.delivery import Outcome
 from gateway.errors.faults import ENGINE_STOPPED, LEDGER_SLOW
+from gateway.generation.intent import Intent
+from gateway.runtime import tracing
+from gateway.runtime.metrics import Metrics
 from gateway.runtime.runtime import Ledger
-from inference.types import EngineFault, Finished, FinishReason, Usage
+from inference.types import EngineFault, Finished, FinishReason, Kind, Usage
+from routing.types import Route
+
+log = structlog.get_logger(__name__)
+
+
+class Times:
+    """When a request arrived, on the event loop's clock, and when its first token did."""
+
+    def __init__(self, arrived_at: float) -> None:
+        self._arrived_at = arrived_at
+        self._first_at: float | None = None
+
+    @property
+    def has_first(self) -> bool:
+        """Whether its first token, or vector, is there."""
+        return self._first_at is not None
+
+    def note_first(self) -> None:
+        """Take now as the time of its first token."""
+        self._first_at = asyncio.get_running_loop().time()
+
+    def ttft_ms(self) -> int | None:
+        """Milliseconds until the first token; None: there was none."""
+        return None if self._first_at is None else round((self._first_at - self._arrived_at) * 1000)
+
+    def duration_ms(self) -> int:
+        """Milliseconds until now."""
+        return round((asyncio.get_running_loop().time() - self._arrived_at) * 1000)
+
+
+def report(metrics: Metrics, route: Route, outcome: Outcome, finished: Finished | None) -> None:
+    """Count and log a generation's end; `finished` is what its engine said, None where none said anything."""
+    reason = outcome.error.code if outcome.error else outcome.sluice_reason or outcome.reason.value
+    if finished is not None:
+        metrics.engine_ended(route.counted_as, route.deployment_name, finished)
+    metrics.generation_ended(route.counted_as, reason, ttft_ms=outcome.ttft_ms, duration_ms=outcome.duration_ms)
+    log.info(
+        "generation_ended",
+        model=route.model,
+        deployment=route.deployment_name,
+        reason=reason,
+        usage=outcome.usage.classes(),
+        charge=outcome.charge,
+        ttft_ms=outcome.ttft_ms,
+        duration_ms=outcome.duration_ms,
+        **_engine_times(finished),
+    )
+
+
+def _engine_times(finished: Finished | None) -> dict[str, int]:
+    """A request's times as the engine reports them; foreign servers report fewer."""
+    if finished is None:
+        return {}
+    times = {name: getattr(finished, name) for name in ("queued_ms", "prefill_ms", "gap_ms", "gap_p99_ms")}
+    return {f"engine_{name}": round(value) for name, value in times.items() if value}
+
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+FIRST_TOKEN = "gen_ai.first_token"  # noqa: S105 - an event's name
+
+_OPERATIONS = {Kind.CHAT: "chat", Kind.EMBEDDING: "embeddings", Kind.SCORE: "rerank", Kind.CLASSIFICATION: "classify"}
+
+
+def engine_span(request: UUID, tenant: UUID, intent: Intent, route: Route) -> AbstractContextManager[Span | None]:
+    """Return the span of an admitted request's time on its engines."""
+    if not tracing.is_on():
+        return tracing.NOTHING
+    operation = _OPERATIONS[intent.kind]
+    given: dict[str, str | float | bool | None] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": "sluice",
+        "gen_ai.request.model": intent.model,
+        "gen_ai.response.model": route.model,
+        "gen_ai.response.id": str(request),
+        "gen_ai.request.stream": intent.stream,
+        "gen_ai.request.max_tokens": intent.sampling.max_tokens,
+        "gen_ai.request.temperature": intent.sampling.temperature,
+        "gen_ai.request.top_p": intent.sampling.top_p,
+        "sluice.tenant": str(tenant),
+        "sluice.task": route.task,
+    }
+    return tracing.call(
+        f"{operation} {route.model}", {name: value for name, value in given.items() if value is not None}
+    )
+
+
+def describe_engine_end(span: Span, finished: Finished, route: Route) -> None:
+    """Say how the engine ended the request, and on which deployment."""
+    usage = finished.usage
+    tracing.describe(
+        span,
+        {
+            "gen_ai.response.finish_reasons": [finished.reason.value],
+            "gen_ai.usage.input_tokens": usage.prompt,
+            "gen_ai.usage.cache_read.input_tokens": usage.cache_read,
+            "gen_ai.usage.output_tokens": usage.completion,
+            "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
+            "gen_ai.response.model": route.model,
+            "sluice.deployment": route.deployment_name,
+            "sluice.node": route.node or None,
+            "error.type": finished.error.code if finished.error is not None else None,
+        },
+    )
+    if finished.error is not None:
+        tracing.failed(span)
+
+
+def describe_charge(span: Span, outcome: Outcome) -> None:
+    """Say what was charged; nothing of that is known while a settlement is pending."""
+    tracing.describe(
+        span,
+        {
+            "sluice.charge_micro": outcome.charge,
+            "sluice.settlement_pending": outcome.charge is None,
+            "sluice.waived": outcome.is_waived,
+            "sluice.reason": outcome.error.code if outcome.error else outcome.sluice_reason or outcome.reason.value,
+        },
+    )
+
 
 SETTLE_SECONDS = 5.0
 RETRY_SECONDS = 0.1
-
-log = structlog.get_logger(__name__)
 
 
 def closing(

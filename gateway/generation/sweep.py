@@ -29,10 +29,11 @@ from billing.models import Rate, RateCardVersion
 from billing.rating import CardPrices
 from billing.selectors.usage import Estimate, estimates_since
 from billing.services.holds import OrphanedHold, take_expired
-from billing.writer.errors import WriterError
+from billing.writer.entry import WriterError
 from billing.writer.operations import Answer, EndFacts, Release, Settle, Settled, TrueUp
 from gateway.durable.answers import closings_of
-from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
+from gateway.generation.attempts import attempt_id
+from gateway.generation.placement import MOST_ATTEMPTS
 from gateway.generation.settlement import closing, correction
 from inference.engine import Engine
 from inference.errors import EngineError

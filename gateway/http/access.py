@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from base.http.asgi import Scope, header_of
+from base.http import Scope, header_of
 from gateway.errors.refusal import Refusal
 from gateway.http.bounds import client_network
 from gateway.http.request import runtime_of
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
 from gateway.runtime.runtime import Runtime
-from routing.own_models import OwnTerms
+from routing.hook import OwnTerms
 from tenancy.services.networks import is_within
 
 AUTO = "auto"
@@ -68,9 +68,9 @@ def note_refusal(
     if tenant is None or refusal.has_record or not (refusal.status in _KEPT or refusal.status >= 500):
         return
     # Names that clients make up are not stored, and so that nobody learns of them neither are other tenants' own.
-    entry = runtime.snapshot.catalogue.models.get(model)
+    entry = runtime.catalogue.snapshot.catalogue.models.get(model)
     known = model == AUTO or (entry is not None and not entry.is_hidden_from(OwnTerms(tenant=tenant)))
-    runtime.refusals.note(refusal, request_id, tenant=tenant, api_key=api_key, model=model if known else "")
+    runtime.requests.refusals.note(refusal, request_id, tenant=tenant, api_key=api_key, model=model if known else "")
 
 
 def needed_scope(scope: Scope) -> str:

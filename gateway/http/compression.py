@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 
-from base.http.asgi import Application, ASGIMessage, Receive, Scope, Send, header_of
+from base.http import Application, ASGIMessage, Receive, Scope, Send, header_of
 
 LEAST_BYTES = 8192  # most chats have less: what their sending would gain is less than a thread costs
 LEVEL = 1  # of nine: the others take two to six times as long for a tenth less

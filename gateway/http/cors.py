@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from base.http.asgi import Application, ASGIMessage, Headers, Receive, Scope, Send, header_of, raw_headers
+from base.http import Application, ASGIMessage, Headers, Receive, Scope, Send, header_of, raw_headers
 
 PREFLIGHT_SECONDS = 600
 

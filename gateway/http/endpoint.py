@@ -14,12 +14,11 @@ from uuid import UUID
 
 import msgspec
 
-from base.http.asgi import Receive, Scope, Send, header_of, send_json
-from gateway.errors.bodies import ErrorBody, openai_error
+from base.http import Receive, Scope, Send, header_of, send_json
+from gateway.errors.refusal import ErrorBody, openai_error
 from gateway.http.access import note_model, principal_of
-from gateway.http.query import query_of
-from gateway.http.request import read_body, request_id_of, runtime_of
-from gateway.runtime.principal import Principal
+from gateway.http.request import query_of, read_body, request_id_of, runtime_of
+from gateway.runtime.principals import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.wire.common import TASK_HEADER
 from gateway.wire.decode import decode

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import structlog
 
-from base.http.asgi import (
+from base.http import (
     Application,
     ASGIMessage,
     ClientLeftError,
@@ -22,17 +22,32 @@ from base.http.asgi import (
     send_json,
 )
 from base.ids import uuid7
-from gateway.errors.bodies import ANTHROPIC, ErrorBody, anthropic_error
 from gateway.errors.faults import refusal_of
-from gateway.errors.refusal import Refusal, internal_error
+from gateway.errors.refusal import ANTHROPIC, ErrorBody, Refusal, anthropic_error, internal_error
 from gateway.http.access import address_of, note_refusal
-from gateway.http.bounds import client_network
-from gateway.http.handshake import deny
-from gateway.http.patience import Patience
+from gateway.http.bounds import Patience, client_network
 from gateway.http.request import metrics_of
 from gateway.http.routes import NOWHERE, Route
 from gateway.logs import request_bound
 from gateway.runtime import tracing
+
+
+async def deny(send: Send, refusal: Refusal, error: object) -> None:
+    """Answer the handshake with `refusal`, whose body is `error` as over HTTP."""
+    body = encode(error)
+    await send(
+        {
+            "type": "websocket.http.response.start",
+            "status": refusal.status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+                *raw_headers(refusal.headers),
+            ],
+        }
+    )
+    await send({"type": "websocket.http.response.body", "body": body})
+
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

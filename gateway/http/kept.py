@@ -9,11 +9,8 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Collection, Iterable, Iterator
 from contextlib import aclosing
 
-from base.http.asgi import Application, Receive, Scope, Send, encode, header_of, send_bytes
-from base.http.disconnect import watching
-from base.http.sse import EventStream, event
-from billing.limits.headers import rate_headers
-from billing.limits.types import BucketState, Take, Taken
+from base.http import Application, EventStream, Receive, Scope, Send, encode, event, header_of, send_bytes, watching
+from billing.limits.types import BucketState, Take, Taken, rate_headers
 from gateway.durable.answers import Claim
 from gateway.durable.log import Batch, EventLog
 from gateway.durable.replays import Answer, KeptRequest
@@ -21,7 +18,7 @@ from gateway.errors.faults import READER_TOO_SLOW, refusal_of_limit
 from gateway.errors.refusal import Refusal
 from gateway.http.access import principal_of
 from gateway.http.request import read_body, request_id_of, runtime_of
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.wire.common import TASK_HEADER
 

@@ -14,14 +14,13 @@ import msgspec
 from django.urls import URLPattern
 from django.utils.crypto import constant_time_compare
 
-from base.http.asgi import Receive, Scope, Send, header_of, send_bytes, send_json
+from base.http import Receive, Scope, Send, header_of, send_bytes, send_json
 from gateway.errors.refusal import Refusal
 from gateway.generation.dry_run import Question, decide
 from gateway.http.access import address_of, bearer_of
 from gateway.http.request import metrics_of, read_body, require_method, runtime_of, starting
 from gateway.http.routes import path
-from gateway.runtime.data_plane import EXPLAIN, STANDING
-from gateway.runtime.live import Live, standing_of
+from gateway.runtime.data_plane import EXPLAIN, STANDING, Live, standing_of
 from gateway.runtime.metrics import CONTENT_TYPE
 from gateway.runtime.readiness import Look, operator_token
 

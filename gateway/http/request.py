@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
+from urllib.parse import parse_qsl
 from uuid import UUID
 
-from base.http.asgi import ASGIMessage, ClientLeftError, Receive, Scope, header_of
-from gateway.concurrency.caps import Cap
+import msgspec
+
+from base.http import ASGIMessage, ClientLeftError, Receive, Scope, header_of
+from gateway.concurrency import Cap
 from gateway.errors.refusal import Refusal
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.runtime import Runtime
+from gateway.wire.decode import decode, invalid, require_no_nul
 
 MOST_UPLOADED = 64 * 1024 * 1024
 
@@ -84,3 +88,43 @@ async def _received(receive: Receive) -> ASGIMessage:
     if message["type"] == "http.disconnect":
         raise ClientLeftError
     return message
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_MOST_FIELDS = 64
+
+
+def query_of(scope: Scope, kind: type[T]) -> T:
+    """Return the path's query as a `kind`, whose fields are texts, numbers or lists of texts; refuse (400) what has no
+    place in it. A list's parameter is there once for each text, with or without ``[]`` behind its name.
+    """
+    try:
+        pairs = parse_qsl(
+            scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict"
+        )
+    except ValueError as error:
+        raise invalid("query", "The query can't be read.") from error
+    lists = {field.name for field in msgspec.structs.fields(kind) if field.default_factory is list}
+    values: dict[str, str | list[str]] = {name: [] for name in lists}
+    for name, value in pairs:
+        require_no_nul("query", name + value)
+        plain = name.removesuffix("[]")
+        if plain in lists:
+            values[plain] = [*values[plain], value]
+        elif name in values:
+            raise invalid("query", "A parameter is there twice.")
+        else:
+            values[name] = value
+    return decode(kind, msgspec.json.encode(values), is_lax=True)
+
+
+def id_in(text: str, prefix: str) -> UUID | None:
+    """Return the id that `text` is, after its `prefix`; None for anything else."""
+    name = text.removeprefix(prefix)
+    if len(name) != 32 or name == text:
+        return None
+    try:
+        return UUID(hex=name)
+    except ValueError:
+        return None

@@ -12,9 +12,8 @@ from django import urls
 from django.urls import URLPattern
 from django.urls.resolvers import RoutePattern
 
-from base.http.asgi import Application, Receive, Scope, Send
-from gateway.errors.bodies import ErrorBody, openai_error
-from gateway.errors.refusal import Refusal
+from base.http import Application, Receive, Scope, Send
+from gateway.errors.refusal import ErrorBody, Refusal, openai_error
 from gateway.http.compression import compressed
 from gateway.http.endpoint import Endpoint
 from gateway.http.kept import kept

@@ -3,21 +3,297 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 import structlog
 
 from base.home import worker_endpoint
-from fleet.node_keys import gateway_key
+from fleet.nodes import gateway_key
 from fleet.remote_engines import REMOTE, open_deployment
-from gateway.runtime.engine_entry import CHUNK_TOKENS, AdapterPlace, EngineEntry
-from gateway.runtime.flight import Flight
 from gateway.runtime.metrics import Metrics
 from inference.engine import Engine, EngineSpec
-from inference.types import EngineInfo, Feature, Health
+from inference.errors import DrainingError, EngineError, InvalidRequestError, OverloadedError, UnpreparedError
+from inference.types import EngineInfo, Feature, Finished, FinishReason, Health
 from routing.catalogue import ADAPTABLE, DeploymentEntry, ReplicaEntry
-from routing.prefix import Digest
+from routing.prefix import CHUNK_BYTES, Digest, PrefixIndex
+
+FAILURES = 3
+TENANTS = 2
+FIRST_SECONDS = 5.0
+LONGEST_SECONDS = 60.0
+PROOF_SECONDS = 1.0  # for which nobody else is sent where a request proves the engine
+
+
+class Ticket(NamedTuple):
+    """One tenant's request at one engine."""
+
+    number: int
+    tenant: UUID
+
+
+class Breaker:
+    """One engine's circuit. What a client did wrong, and what the engine declined for lack of room, is no failure."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0  # since the last request that ended well
+        self._failed: set[UUID] = set()  # the tenants that failed since then, or since it opened
+        self._opened_at: float | None = None
+        self._seconds = 0.0  # of its last wait; 0 while it is closed
+        self._tickets = 0
+        self._before = 0  # the last ticket of before it opened
+        self._proof = 0  # the ticket of the latest request that proves it; 0 for none
+        self._proof_until = 0.0
+
+    @property
+    def state(self) -> str:
+        """One of "closed", "open" and "half-open"."""
+        if not self._seconds:
+            return "closed"
+        return "half-open" if self._rest <= 0 else "open"
+
+    @property
+    def _rest(self) -> float:
+        """How many seconds of its wait are left."""
+        return 0.0 if self._opened_at is None else self._opened_at + self._seconds - self._clock()
+
+    @property
+    def obstacle(self) -> str:
+        """Why no request may be sent now; empty when one may."""
+        if (rest := self._rest) > 0:
+            return f"circuit open after {self._failures} failures, next try in {rest:.0f} s"
+        return "circuit half-open: a request is proving it" if self._is_proving else ""
+
+    @property
+    def remark(self) -> str:
+        """A warning for operators about a replica that takes requests; empty without one."""
+        if self.state != "half-open" or self._is_proving:
+            return ""
+        proves = "the next request proves it" if self._opened_at is not None else "no request has ended well yet"
+        return f"circuit half-open after {self._failures} failures: {proves}"
+
+    def enter(self, tenant: UUID) -> Ticket:
+        """Return the ticket of a request that is sent now. Where the circuit waits for its proof, it is that, unless
+        its tenant has failed one: whoever fails again and again would keep all others out.
+        """
+        self._tickets += 1
+        if self._opened_at is not None and not self._is_proving and tenant not in self._failed:
+            self._proof, self._proof_until = self._tickets, self._clock() + PROOF_SECONDS
+        return Ticket(self._tickets, tenant)
+
+    @property
+    def _is_proving(self) -> bool:
+        return self._proof != 0 and self._clock() < self._proof_until
+
+    def leave(self, ticket: Ticket) -> None:
+        """Note that a request ended; one that said nothing of the engine leaves the proof to another."""
+        if ticket.number == self._proof:
+            self._proof = 0
+
+    def began(self, ticket: Ticket) -> None:
+        """Note that the engine begins to answer a request."""
+        if ticket.number > self._before:
+            self._opened_at, self._proof = None, 0
+
+    def succeeded(self, ticket: Ticket) -> None:
+        """Note that the engine answered a request to its end."""
+        if ticket.number > self._before:
+            self.reset()
+
+    def reset(self) -> None:
+        """Forget what failed."""
+        self._failures, self._opened_at, self._seconds, self._proof = 0, None, 0.0, 0
+        self._failed.clear()
+
+    def failed(self, ticket: Ticket) -> None:
+        """Note that the engine failed on a request."""
+        if ticket.number <= self._before:
+            return
+        self._failures += 1
+        self._failed.add(ticket.tenant)
+        if self._failures < FAILURES or len(self._failed) < TENANTS:
+            return
+        self._seconds = min(2 * self._seconds or FIRST_SECONDS, LONGEST_SECONDS)
+        self._opened_at, self._proof, self._before = self._clock(), 0, self._tickets
+        self._failed.clear()
+
+
+RUNNING_TOKENS = 64  # what a request costs others while it generates, as much as so many tokens of a prompt
+CHUNK_TOKENS = CHUNK_BYTES // 4
+PREFIX_CHUNKS = 16_384  # about a million tokens
+TTFT_REQUESTS = 128  # the latest whose time to first token is known
+TTFT_ADAPTERS = 256  # of so many of a replica's adapters, those that were asked last, these times are known
+TTFT_SECONDS = 300.0  # older ones say nothing: who was too slow gets no requests by which to show that it is not
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterPlace:
+    """How an adapter is at one replica of its base: "ready", "refused", "loading" or "not ready", with the reason.
+
+    A ready one that isn't `in_memory` is read when the next request wants it.
+    """
+
+    node: str
+    state: str
+    reason: str = ""
+    in_memory: bool = False
+
+
+@dataclass(slots=True)
+class EngineEntry:
+    """The open engine of a replica, what this gateway has running on it (`Flight`), and its health as last seen.
+
+    `unfit` says what is wrong with the deployment itself, such as a missing price, however well its engine is.
+    `uncached` counts the prompt tokens of its requests that are not computed yet.
+    """
+
+    deployment: DeploymentEntry
+    replica: ReplicaEntry
+    spec: EngineSpec
+    engine: Engine
+    unfit: str = ""
+    requests: int = 0
+    uncached: int = 0
+    health: Health = field(default_factory=lambda: Health(ready=False, reason="not heard from yet"))
+    breaker: Breaker = field(default_factory=Breaker)
+    prefixes: PrefixIndex = field(default_factory=lambda: PrefixIndex(PREFIX_CHUNKS))
+    _ttfts: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)  # by adapter, the last one asked last
+
+    @property
+    def obstacle(self) -> str:
+        """Why it can't take work now; empty when it can."""
+        return self.unfit or ("" if self.health.ready else self.health.reason or "not ready") or self.breaker.obstacle
+
+    @property
+    def remark(self) -> str:
+        """A warning for operators about a replica that takes work; empty without one, or when it takes none."""
+        return "" if self.obstacle else self.breaker.remark
+
+    @property
+    def load(self) -> int:
+        """How many tokens it has to compute for this gateway and, by its own count of requests, for others."""
+        others = max(0, self.health.running + self.health.waiting - self.requests)
+        return self.uncached + RUNNING_TOKENS * (self.requests + others)
+
+    def adapter(self, name: str) -> AdapterPlace:
+        """Return how that adapter is here."""
+        info, node = self.engine.info, self.replica.place
+        if self.obstacle or info is None:
+            return AdapterPlace(node, "not ready", self.obstacle)
+        refusal = info.adapters.get(name)
+        if refusal is None:
+            return AdapterPlace(node, "loading")
+        if refusal:
+            return AdapterPlace(node, "refused", refusal)
+        return AdapterPlace(node, "ready", in_memory=name in self.health.adapters)
+
+    def took(self, ttft_ms: int, adapter: str = "") -> None:
+        """Note the time to first token of a request with that adapter, or the base alone, that it began just now."""
+        times = self._ttfts.pop(adapter, None)
+        self._ttfts[adapter] = times = deque(maxlen=TTFT_REQUESTS) if times is None else times
+        times.append((time.monotonic(), ttft_ms))
+        if len(self._ttfts) > TTFT_ADAPTERS:
+            del self._ttfts[next(iter(self._ttfts))]
+
+    def ttfts(self, adapter: str = "") -> list[int]:
+        """Return the times to first token of its latest requests with that adapter, in ms."""
+        since = time.monotonic() - TTFT_SECONDS
+        return [ttft_ms for at, ttft_ms in self._ttfts.get(adapter, ()) if at >= since]
+
+
+ADAPTERS_OWN = frozenset({"adapter_refused", "adapters_in_use", "adapter_not_ready", "unknown_adapter"})
+"""Codes of failures that say nothing of the replica's base, nor of its other adapters."""
+
+_NO_ROOM = frozenset({OverloadedError.code, "queue_timeout", "out_of_memory", "unschedulable"})
+_ITS_OWN = frozenset({"text_failed", "non_finite_logits", "non_finite_vector"})  # wrong in this request's row alone
+
+
+class Flight:
+    """One request's load on a replica. `prompt_tokens` may be an estimate; `matched` of them count as cached until the
+    engine says.
+    """
+
+    def __init__(
+        self,
+        entry: EngineEntry,
+        prompt_tokens: int,
+        tenant: UUID,
+        *,
+        adapter: str = "",
+        matched: int = 0,
+        prefix: tuple[Digest, ...] = (),
+    ) -> None:
+        self.engine = entry.engine
+        self._adapter = adapter
+        self._entry = entry
+        self._is_open = True
+        self._sent_at: float | None = None
+        self._ticket = entry.breaker.enter(tenant)
+        self._uncached = max(0, prompt_tokens - matched)
+        self._matched = matched
+        self._known = entry.prefixes.add(prefix) if prefix else ()
+        entry.requests += 1
+        entry.uncached += self._uncached
+
+    def sent(self) -> None:
+        """Note that the engine gets the request now."""
+        self._sent_at = time.monotonic()
+
+    def answered(self) -> None:
+        """Note that its first token has come; a second call does nothing."""
+        if self._sent_at is not None:
+            self._entry.took(round((time.monotonic() - self._sent_at) * 1000), self._adapter)
+            self._sent_at = None
+
+    def started(self, cached_tokens: int, *, was_stopped: bool = False) -> None:
+        """Note that the prompt has been computed, `cached_tokens` of it taken from the cache.
+
+        Where the engine `was_stopped` before, it may only have been sent: that says nothing of the engine.
+        """
+        self._drop()
+        if was_stopped:
+            return
+        self._entry.breaker.began(self._ticket)
+        if cached_tokens + CHUNK_TOKENS <= self._matched:
+            # The first of the chunks that it was taken to have and hadn't: what is older is gone too.
+            missing = cached_tokens // CHUNK_TOKENS
+            if missing < len(self._known):
+                self._entry.prefixes.forget(self._known[missing])
+
+    def ended(self, end: EngineError | Finished) -> None:
+        """Note what its end says of the engine: that it failed or answered well, or nothing."""
+        if has_failed(end):
+            self._entry.breaker.failed(self._ticket)
+        elif isinstance(end, Finished) and end.error is None and end.reason is not FinishReason.CANCELLED:
+            self._entry.breaker.succeeded(self._ticket)
+
+    def close(self) -> None:
+        """Take the request off the load; a second call does nothing."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._drop()
+        self._entry.requests -= 1
+        self._entry.breaker.leave(self._ticket)
+
+    def _drop(self) -> None:
+        self._entry.uncached -= self._uncached
+        self._uncached = 0
+
+
+def has_failed(end: EngineError | Finished) -> bool:
+    """Whether the engine failed, rather than declined what it can't take now or never, or was wrong in one row."""
+    if isinstance(end, EngineError):
+        declined = (OverloadedError, DrainingError, InvalidRequestError, UnpreparedError)
+        return not isinstance(end, declined)
+    fault = end.error
+    return fault is not None and fault.param is None and fault.code not in ADAPTERS_OWN | _NO_ROOM | _ITS_OWN
+
 
 HEALTH_TIMEOUT = 2.0
 CONNECT_INTERVAL = 0.1

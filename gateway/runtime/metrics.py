@@ -5,17 +5,302 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from itertools import accumulate
+from typing import Any, TypeVar, cast
 
+from django.conf import settings
+from django.db import connection
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-from gateway.runtime.gauges import Gauges
-from gateway.runtime.installation_metrics import InstallationMetrics
-from gateway.runtime.replica_metrics import ReplicaMetrics
-from inference.types import Finished
+from base import clock
+from billing.models import Hold
+from billing.selectors.reconciliation import last_reconciliation
+from gateway.logs import lines_dropped
+from gateway.runtime.models import TaskState
+from inference.types import BOUNDS, Finished, Health, Work
+from inference.types import Histogram as Buckets
+from tenancy.models import OutgoingMail
+
+_LIMITS = (*(f"{bound:g}" for bound in BOUNDS), "+Inf")
+
+
+class DurationMetric(Collector):
+    """One histogram, counted on from what each place's engine told of itself.
+
+    A `Histogram` of prometheus_client takes single observations only.
+    """
+
+    def __init__(self, name: str, text: str, labels: tuple[str, ...], registry: CollectorRegistry) -> None:
+        self._name, self._text, self._labels = name, text, labels
+        self._counted: dict[tuple[str, ...], Buckets] = {}
+        registry.register(self)
+
+    def add(self, place: tuple[str, ...], now: Buckets, before: Buckets) -> None:
+        """Count what came to `before` until it was `now`; an engine that counts nothing has no series."""
+        if now.counts:
+            last = before.counts or (0,) * len(now.counts)
+            more = Buckets(tuple(a - b for a, b in zip(now.counts, last, strict=True)), now.seconds - before.seconds)
+            self._counted[place] = self._counted.get(place, Buckets()) + more
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Yield the histogram with the series of all places."""
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        for place, counted in list(self._counted.items()):
+            buckets = list(zip(_LIMITS, accumulate(counted.counts), strict=True))
+            family.add_metric(place, buckets, counted.seconds)
+        yield family
+
+
+DELAY_INTERVAL = 0.5
+
+_READ = {
+    "sluice_open_holds": "Holds of this gateway that are open.",
+    "sluice_unsettled_requests": "Ended requests of this gateway whose settlement was not answered yet.",
+    "sluice_queued_requests": "Requests that wait for a place of their tenant.",
+    "sluice_writer_oldest_seconds": "Age of the oldest unanswered ledger operation.",
+    "sluice_writer_queued_operations": "Ledger operations without an answer.",
+    "sluice_epoch_age_seconds": "Time since the catalogue's epoch was read; above 1 nobody is let in.",
+    "sluice_database_calls": "Reads of the data plane that run or wait for a thread.",
+    "sluice_database_connections": "Connections of the control plane's pool; 0 on SQLite, which has none.",
+    "sluice_database_connections_used": "Those of them that are in use.",
+    "sluice_database_connections_limit": "Most that the pool may have.",
+    "sluice_database_requests_waiting": "Requests that wait for a connection of the pool.",
+    "sluice_connections": "Open connections of clients, websockets included.",
+    "sluice_connections_limit": "Most connections of clients that are taken.",
+}
+
+
+class Gauges:
+    """The gauges; each shows 0 until `follow` says where its value comes from."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauges = {name: Gauge(name, help_, registry=registry) for name, help_ in _READ.items()}
+        registry.register(_LinesDropped())
+
+    def follow(self, sources: Mapping[str, Callable[[], float]]) -> None:
+        """Show what these functions return at each scrape, by the metrics' names."""
+        for name, source in sources.items():
+            self._gauges[name].set_function(source)
+
+
+class _LinesDropped(Collector):
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        yield CounterMetricFamily(
+            "sluice_log_lines_dropped", "Lines of the log that nobody read in time.", value=lines_dropped()
+        )
+
+
+async def observe_delay(observe: Callable[[float], object]) -> None:
+    """Tell `observe` how much later than asked timers come, until cancelled."""
+    clock = asyncio.get_running_loop().time
+    while True:
+        due = clock() + DELAY_INTERVAL
+        await asyncio.sleep(DELAY_INTERVAL)
+        observe(max(0.0, clock() - due))
+
+
+def pool_sources() -> dict[str, Callable[[], float]]:
+    """Return where the metrics of the control plane's connections come from, on PostgreSQL."""
+    if settings.SLUICE_EMBEDDED:
+        return {}
+    pool = cast("Any", connection).pool
+
+    def statistic(name: str) -> Callable[[], float]:
+        return lambda: pool.get_stats().get(name, 0)
+
+    return {
+        "sluice_database_connections": statistic("pool_size"),
+        "sluice_database_connections_used": lambda: statistic("pool_size")() - statistic("pool_available")(),
+        "sluice_database_connections_limit": statistic("pool_max"),
+        "sluice_database_requests_waiting": statistic("requests_waiting"),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """One periodic task: its last success, how long that took, and its failures since."""
+
+    name: str
+    succeeded_at: datetime | None
+    seconds: float
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class Installation:
+    """The figures of one reading; `checked_at` and `contradictions` are of the last reconciliation, if any."""
+
+    tasks: tuple[TaskFacts, ...]
+    checked_at: datetime | None
+    contradictions: int
+    mail_waiting: int
+    mail_failed: int
+    overdue_holds: int
+
+
+def read_installation() -> Installation:
+    """Return the facts of this moment."""
+    now, state = clock.now(), OutgoingMail.State
+    tasks = TaskState.objects.values_list("name", "succeeded_at", "seconds", "failures")
+    checked = last_reconciliation()
+    yesterday = now - timedelta(days=1)
+    return Installation(
+        tasks=tuple(TaskFacts(*row) for row in tasks),
+        checked_at=checked.finished_at if checked is not None else None,
+        contradictions=(checked.found or 0) if checked is not None else 0,
+        mail_waiting=OutgoingMail.objects.filter(state=state.WAITING).count(),
+        mail_failed=OutgoingMail.objects.filter(state=state.FAILED, ended_at__gt=yesterday).count(),
+        overdue_holds=Hold.objects.filter(lease_until__lt=now).count(),
+    )
+
+
+class InstallationMetrics:
+    """Periodic work, the last check of the books, mail and holds that are overdue."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._tasks: set[str] = set()  # those that are shown
+        task = ["task"]
+        self.task_success = Gauge(
+            "sluice_task_last_success_timestamp_seconds",
+            "When a periodic task succeeded last.",
+            task,
+            registry=registry,
+        )
+        self.task_seconds = Gauge(
+            "sluice_task_duration_seconds", "How long its last success took.", task, registry=registry
+        )
+        self.task_failures = Gauge(
+            "sluice_task_consecutive_failures", "How often it failed since.", task, registry=registry
+        )
+        self.checked_at = Gauge(
+            "sluice_reconciliation_timestamp_seconds",
+            "When the last check of the books ended; 0: never.",
+            registry=registry,
+        )
+        interval = Gauge(
+            "sluice_reconciliation_interval_seconds",
+            "From one check of the books to the next, as the settings have it.",
+            registry=registry,
+        )
+        interval.set(3600 * settings.SLUICE_RECONCILE_HOURS)
+        self.contradictions = Gauge(
+            "sluice_reconciliation_findings", "Contradictions that it found.", registry=registry
+        )
+        self.mail_waiting = Gauge("sluice_mail_waiting", "Mails that are to be sent.", registry=registry)
+        self.mail_failed = Gauge("sluice_mail_failed", "Mails given up within a day.", registry=registry)
+        self.overdue_holds = Gauge("sluice_overdue_holds", "Holds whose lease is over.", registry=registry)
+
+    def seen(self, seen: Installation) -> None:
+        """Show the latest reading of what all gateways share."""
+        gone = self._tasks - {task.name for task in seen.tasks}
+        for gauge in (self.task_success, self.task_seconds, self.task_failures):
+            for name in gone:
+                with suppress(KeyError):  # one that never succeeded
+                    gauge.remove(name)
+        self._tasks = {task.name for task in seen.tasks}
+        for task in seen.tasks:
+            if task.succeeded_at is not None:
+                self.task_success.labels(task.name).set(task.succeeded_at.timestamp())
+            self.task_seconds.labels(task.name).set(task.seconds)
+            self.task_failures.labels(task.name).set(task.failures)
+        if seen.checked_at is not None:
+            self.checked_at.set(seen.checked_at.timestamp())
+        self.contradictions.set(seen.contradictions)
+        self.mail_waiting.set(seen.mail_waiting)
+        self.mail_failed.set(seen.mail_failed)
+        self.overdue_holds.set(seen.overdue_holds)
+
+
+PLACE = ("deployment", "node")
+
+
+class ReplicaMetrics:
+    """Gauges of the last health of each replica, and counters of what its engine did since this gateway saw it first.
+
+    Engines tell totals since they were loaded; where any is below the last one, the engine was loaded anew.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"sluice_deployment_{name}", text, PLACE, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"sluice_engine_{name}", text, (*PLACE, *labels), registry=registry)
+
+        def durations(name: str, text: str) -> DurationMetric:
+            return DurationMetric(f"sluice_engine_{name}_seconds", text, PLACE, registry)
+
+        self._ready = gauge("ready", "1 when it takes work.")
+        self._running = gauge("running", "Running requests.")
+        self._waiting = gauge("waiting", "Queued requests.")
+        self._circuit = gauge("circuit_open", "1 from when it failed again and again until a request succeeds.")
+        self._kv_used = gauge("kv_used", "Share of KV blocks that requests hold.")
+        self._kv_cached = gauge("kv_cached", "Share of KV blocks that only keep prefixes for later prompts.")
+        self._steps = counter("steps", "Steps of the model.")
+        self._rows = counter("rows", "Rows of all steps; divided by the steps, the mean batch.")
+        self._seconds = counter("seconds", "Time in steps, by phase: prefill (prompts) and decode (answers).", "phase")
+        self._tokens = counter("tokens", "Tokens: computed of prompts, cached of prompts, and output.", "kind")
+        self._preemptions = counter("preemptions", "Requests that lost their place in the batch for a while.", "cause")
+        self._queued = durations("queue", "How long requests waited in an engine of ours before their first step.")
+        self._first = durations("first_token", "Time from a request's arrival at its engine to its first token.")
+        self._gaps = durations("inter_token", "Time from one token of a request to the next; of all tokens.")
+        self._last: dict[tuple[str, str], Work] = {}
+        self._shown: dict[tuple[str, str], tuple[Health, bool]] = {}
+
+    def seen(self, deployment: str, node: str, health: Health, *, is_circuit_open: bool) -> None:
+        """Show the latest health of a replica."""
+        place = (deployment, node)
+        shown = (health, is_circuit_open)
+        if self._shown.get(place) == shown:  # an engine at rest, which is asked all the time
+            return
+        self._shown[place] = shown
+        self._ready.labels(*place).set(health.ready)
+        self._running.labels(*place).set(health.running)
+        self._waiting.labels(*place).set(health.waiting)
+        self._circuit.labels(*place).set(is_circuit_open)
+        self._kv_used.labels(*place).set(health.kv_used)
+        self._kv_cached.labels(*place).set(health.kv_cached)
+        if health.work is not None:
+            self._add(place, health.work)
+
+    def gone(self, deployment: str, node: str) -> None:
+        """Forget a replica that left the catalogue; its counters stay, as those of everything that was."""
+        place = (deployment, node)
+        self._last.pop(place, None)
+        self._shown.pop(place, None)
+        for gauge in (self._ready, self._running, self._waiting, self._circuit, self._kv_used, self._kv_cached):
+            gauge.remove(*place)
+
+    def _add(self, place: tuple[str, str], work: Work) -> None:
+        last = self._last.get(place, Work())
+        if not work.follows(last):
+            last = Work()
+        self._last[place] = work
+        self._steps.labels(*place).inc(work.steps - last.steps)
+        self._rows.labels(*place).inc(work.rows - last.rows)
+        prefill = work.prefill_seconds - last.prefill_seconds
+        self._seconds.labels(*place, "prefill").inc(prefill)
+        self._seconds.labels(*place, "decode").inc(max(0.0, work.seconds - last.seconds - prefill))
+        for kind, now, before in (
+            ("computed", work.prompt_tokens, last.prompt_tokens),
+            ("cached", work.cached_tokens, last.cached_tokens),
+            ("output", work.output_tokens, last.output_tokens),
+        ):
+            self._tokens.labels(*place, kind).inc(now - before)
+        self._queued.add(place, work.queued, last.queued)
+        self._first.add(place, work.first_tokens, last.first_tokens)
+        self._gaps.add(place, work.gaps, last.gaps)
+        for cause, number in work.preemptions.items():
+            self._preemptions.labels(*place, cause).inc(number - last.preemptions.get(cause, 0))
+
 
 TTFT_BUCKETS = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 DELAY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)

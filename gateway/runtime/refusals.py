@@ -14,7 +14,7 @@ from django.utils import timezone
 from base.database.threads import DatabaseThreads
 from gateway.errors.refusal import Refusal
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.refusal_counts import RefusalCount
+from gateway.runtime.models import RefusalCount
 
 MOST_COUNTS = 2_000  # between two writes; each is some hundred bytes
 

@@ -10,10 +10,9 @@ import msgspec
 from msgspec import UNSET, Meta
 
 from gateway.generation.intent import Intent, Tier
-from gateway.wire.decode import invalid
+from gateway.wire.decode import MAX_CHOICES, MAX_LOGPROBS, MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID, invalid
 from gateway.wire.demands import Anything, Only, Wish
 from gateway.wire.guidance import StructuredOutputs
-from gateway.wire.limits import MAX_CHOICES, MAX_LOGPROBS, MAX_OUTPUT_TOKENS, MAX_TASK, MAX_TOKEN_ID
 from inference.messages import ToolCall
 from inference.tools import ToolMode
 from inference.types import Asked, Guidance, SamplingParams

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.decode import decode, invalid, unsupported
+from gateway.wire.decode import MAX_TOOLS, decode, invalid, unsupported
 from gateway.wire.demands import Anything, Only, Wish
-from gateway.wire.limits import MAX_TOOLS
 from gateway.wire.parts import CacheHint, Reading
 from inference.tools import Function, ToolMode, Tools, in_namespace
 from inference.types import MAX_GUIDANCE_CHARACTERS

@@ -13,8 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import fields
 
-from inference.clients.fake_options import REFUSALS, FakeOptions
-from inference.clients.fake_run import FakeRun, FakeState, input_tokens
+from inference.clients.fake_run import REFUSALS, FakeOptions, FakeRun, FakeState, input_tokens
 from inference.engine import EngineSpec
 from inference.errors import DrainingError, InvalidRequestError, UnpreparedError, UnreachableError
 from inference.messages import Message

@@ -22,28 +22,27 @@ from inference.types.events import (
     Usage,
     Vector,
 )
-from inference.types.histogram import BOUNDS, Histogram
 from inference.types.info import (
+    BOUNDS,
     LOADING,
     EngineInfo,
     Feature,
     Health,
+    Histogram,
     Work,
 )
 from inference.types.requests import (
+    MAX_GUIDANCE_CHARACTERS,
+    Asked,
     GenerationRequest,
+    Guidance,
+    GuidanceKind,
     Kind,
     Prepared,
     Resumed,
+    SamplingParams,
     TemplateValue,
     Tokens,
-)
-from inference.types.sampling import (
-    MAX_GUIDANCE_CHARACTERS,
-    Asked,
-    Guidance,
-    GuidanceKind,
-    SamplingParams,
     seed_of,
 )
 

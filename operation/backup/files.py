@@ -14,7 +14,7 @@ from uuid import UUID
 from django_scopes import scopes_disabled
 
 from base import storage
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 from operation.backup.archive import FILES, BackupError, described
 from routing.models import Adapter
 

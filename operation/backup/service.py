@@ -21,8 +21,7 @@ from billing.services.holds import end_restored_leases
 from fleet.worker_specs import is_worker_running
 from operation.backup import archive, former_migrations, home, postgresql, secrets, sqlite
 from operation.backup import files as tenants_files
-from operation.backup.archive import BackupError, Manifest
-from operation.backup.work_folder import BACKUP, RESTORE, work_folder
+from operation.backup.archive import BACKUP, RESTORE, BackupError, Manifest, work_folder
 from operation.setup import moved_home
 
 SECRETS = "secrets.json"

@@ -10,9 +10,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from operation.backup.archive import BackupError
-from operation.backup.work_folder import RESTORE, place, work_folder
-from operation.jobs.lock import JobsLock, JobsLockedError
+from operation.backup.archive import RESTORE, BackupError, place, work_folder
+from operation.jobs.loop import JobsLock, JobsLockedError
 
 MEMBER = "database.sqlite3"
 _COMPANIONS = ("-wal", "-shm")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import shutil
 import urllib.error
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +22,10 @@ from django.utils import timezone
 from django_scopes import scopes_disabled
 
 from base import clock
+from base.errors import ServiceError
 from base.home import is_disk_full, open_to_others
-from base.http.direct import open_directly
+from base.http import open_directly
+from base.sealing import SealError
 from billing import triggers
 from billing.models import PlanVersion, RateCardVersion
 from billing.selectors.reconciliation import last_reconciliation
@@ -29,16 +33,62 @@ from billing.selectors.usage import waits_since
 from billing.services.plans import latest_versions
 from fleet.engine_states import EngineState, ask
 from fleet.local_models import FIRST_MODELS
+from fleet.remote_engines import REMOTE
+from fleet.trials import Seen, look_at
 from fleet.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
-from operation.doctor.remote import remote_engines
-from operation.doctor.symptom import Symptom
-from operation.serve.ports import readiness_request
+from inference.engine import EngineSpec
+from operation.serve.starting import readiness_request
 from routing.models import Deployment, ModelAlias, PublicModel
 from routing.services.catalogue import check_alias
 from routing.services.defaults import specialists
 from tenancy.models import APIKey
+
+
+@dataclass(frozen=True, slots=True)
+class Symptom:
+    """The result of one check: fine, or what to do."""
+
+    subject: str
+    finding: str
+    mend: str = ""
+
+    @property
+    def is_fine(self) -> bool:
+        return not self.mend
+
+
+PROBE_SECONDS = 5.0
+
+
+def remote_engines() -> Iterator[Symptom]:
+    """Yield one symptom for each remote deployment; all are asked at once, and none generates anything."""
+    rows = list(Deployment.objects.filter(backend=REMOTE, is_active=True, model__is_active=True))
+    specs = [EngineSpec(str(row.id), REMOTE, row.source, row.options, row.credential) for row in rows]
+    for row, found in zip(rows, asyncio.run(_all(specs)), strict=True):
+        yield _symptom(f"remote engine {row.name}", row, found)
+
+
+async def _all(specs: list[EngineSpec]) -> list[Seen | BaseException]:
+    return await asyncio.gather(*(look_at(spec, PROBE_SECONDS) for spec in specs), return_exceptions=True)
+
+
+def _symptom(subject: str, row: Deployment, found: Seen | BaseException) -> Symptom:
+    match found:
+        case Seen(uncounted=""):
+            details = "; ".join(f"{name} {value}" for name, value in found.info.details.items())
+            return Symptom(subject, f"{row.source}: context {found.info.max_context}; {details}")
+        case Seen():
+            mend = "see to its tokenizer endpoint: until then more credit is held for each prompt than it needs"
+            return Symptom(subject, f"{row.source}: prompts are {found.uncounted}", mend)
+        case SealError():
+            return Symptom(subject, str(found), "give the secret it was sealed with, or enter its API key anew")
+        case ServiceError():
+            mend = "start it, or correct its address, API key or options in the admin"
+            return Symptom(subject, f"{row.source}: {found.message}", mend)
+    raise found
+
 
 if TYPE_CHECKING:
     from redis import Redis

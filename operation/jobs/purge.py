@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from billing.models import Reconciliation
 from gateway.apis.responses.models import StoredResponse
 from gateway.durable.models import KeptAnswer
-from gateway.runtime.refusal_counts import RefusalCount
+from gateway.runtime.models import RefusalCount
 from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink, Tenant
 
 

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from django.db.models import F
 
 from base import clock
-from gateway.runtime.task_states import TaskState
+from gateway.runtime.models import TaskState
 
 SUCCESS_SECONDS = 60.0
 """Between two notes of one task's success by one process: some tasks run each second."""

@@ -16,7 +16,7 @@ from billing.jobs import Job, sweep_job
 from billing.services.reconciliation import reconcile_if_due
 from fleet import adapter_files
 from gateway.apis.responses.rows import losses
-from gateway.batches.files import services as files
+from gateway.batches import files
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.services import forget_batches

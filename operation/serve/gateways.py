@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from django.conf import settings
 
 from base.home import runtime_directory
-from operation.serve.ports import listen, port_problem
 from operation.serve.processes import ChildSpec
+from operation.serve.starting import listen, port_problem
 from operation.serve.supervisor import Supervisor
 
 DEADLINE = 10.0

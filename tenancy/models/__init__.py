@@ -1,7 +1,6 @@
 """Users, tenants, projects, memberships and keys; the audit trail and mail. They belong to Django's app `gateway`."""
 
-from tenancy.models.access import APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
-from tenancy.models.admin_keys import AdminAPIKey
+from tenancy.models.access import AdminAPIKey, APIKey, CatalogueEpoch, Invitation, SignInLink, TenantEpoch
 from tenancy.models.audit import AuditEvent
 from tenancy.models.mail import OutgoingMail
 from tenancy.models.tenants import Membership, Project, Tenant, User

@@ -17,7 +17,7 @@ from billing.services import cards, credits
 from billing.writer.apply import apply_now
 from billing.writer.operations import Settle, TrueUp
 from gateway.apis.usage.endpoint import usage_of
-from gateway.generation.meter import Meter
+from gateway.generation.credit import Meter
 from tests.billing.books import assert_books_balance
 from tests.billing.writer.world import reserve
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
-from base.http.direct import open_directly
+from base.http import open_directly
 from tests.services.ports import lease_port
 from tests.stack.stack import ROOT, Inside, environment_of, migrated
 

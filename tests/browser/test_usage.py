@@ -10,7 +10,7 @@ import urllib.request
 import pytest
 from playwright.sync_api import expect
 
-from base.http.direct import open_directly
+from base.http import open_directly
 from tests.browser.test_chat import answers, ask, pick
 
 pytestmark = [pytest.mark.browser]

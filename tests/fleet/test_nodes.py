@@ -10,8 +10,7 @@ from django.core.management import CommandError, call_command
 from django.db import IntegrityError, transaction
 
 from base.errors import ServiceError
-from fleet.node_keys import gateway_key, key_file
-from fleet.nodes import add_node, remove_node, renew_keys
+from fleet.nodes import add_node, gateway_key, key_file, remove_node, renew_keys
 from fleet.worker_specs import worker_spec
 from inference.curve import WorkerKeys, public_key_of
 from routing.models import Node

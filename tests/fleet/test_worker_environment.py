@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from django.core.management import call_command
 
-from fleet.worker_environment import fetch_environment
+from fleet.worker_specs import fetch_environment
 from operation.serve import processes
 from operation.serve.supervisor import Supervisor
 from routing.models import Node

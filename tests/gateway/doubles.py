@@ -11,21 +11,20 @@ from base.ids import uuid7
 from billing.limits.memory import MemoryRateStore
 from billing.limits.types import Bucket
 from billing.rating import CardPrices
-from billing.writer.budgets import BudgetRow
 from billing.writer.decide import decide
 from billing.writer.operations import Release, Renew, Reserve, Settle
-from billing.writer.view import HoldRow, View, WalletRow
-from gateway.durable.outcome import Outcome
+from billing.writer.view import BudgetRow, HoldRow, View, WalletRow
+from gateway.concurrency import ConcurrencyLimiter
+from gateway.durable.delivery import Outcome
 from gateway.generation.intent import Intent
-from gateway.runtime.breaker import FAILURES
-from gateway.runtime.engines import Engines
+from gateway.runtime.catalogue import Snapshot
+from gateway.runtime.engines import FAILURES, Engines
 from gateway.runtime.epoch import Epoch, Reading, Stamp
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.principal import Principal
-from gateway.runtime.principals import Principals
+from gateway.runtime.principals import Principal, Principals
 from gateway.runtime.refusals import Refusals
+from gateway.runtime.requests import Requests
 from gateway.runtime.runtime import Parts, Runtime
-from gateway.runtime.snapshot import Snapshot
 from inference.messages import Message
 from inference.types import Delta, Kind, SamplingParams
 from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry, NodeEntry, ReplicaEntry
@@ -152,8 +151,8 @@ def make_catalogue(*models, rules=(), replicas=1, **options):
     return Catalogue({model.name: model for model in models}, deployments, tuple(rules))
 
 
-class WatchedRuntime(Runtime):
-    """A runtime that remembers the generations and the work it was given."""
+class WatchedRequests(Requests):
+    """Requests that remember the generations and the work they were given."""
 
     def __init__(self, *parts):
         super().__init__(*parts)
@@ -182,10 +181,10 @@ class Stand:
     @property
     def engine(self):
         """The first model's first engine."""
-        return self.engine_of(next(iter(self.runtime.snapshot.catalogue.models)))
+        return self.engine_of(next(iter(self.runtime.catalogue.snapshot.catalogue.models)))
 
     def engine_of(self, model, number=0):
-        [deployment] = self.runtime.snapshot.catalogue.deployments[model]
+        [deployment] = self.runtime.catalogue.snapshot.catalogue.deployments[model]
         return self.runtime.engines.get(deployment.replicas[number].id)
 
     @property
@@ -194,10 +193,10 @@ class Stand:
 
     async def generation(self, number=0):
         """Wait until so many have begun, and return the last of them."""
-        while len(self.runtime.generations) <= number:
-            self.runtime.more_generations.clear()
-            await self.runtime.more_generations.wait()
-        return self.runtime.generations[number]
+        while len(self.runtime.requests.generations) <= number:
+            self.runtime.requests.more_generations.clear()
+            await self.runtime.requests.more_generations.wait()
+        return self.runtime.requests.generations[number]
 
     def places(self):
         """How many concurrency places are held."""
@@ -205,7 +204,7 @@ class Stand:
 
     async def settled(self):
         """Return when nothing runs any more."""
-        await until(lambda: not (self.runtime._tasks or self.runtime.live))
+        await until(lambda: not (self.runtime.requests._tasks or self.runtime.requests.live))
 
 
 class StandingEpoch(Epoch):
@@ -243,9 +242,9 @@ async def make_stand(
         threads=threads,
         own_threads=None,
         metrics=metrics,
-        refusals=Refusals(None, metrics),
+        requests=WatchedRequests(ConcurrencyLimiter(), Refusals(None, metrics), metrics),
     )
-    return Stand(WatchedRuntime(parts, snapshot), writer, principal)
+    return Stand(Runtime(parts, snapshot), writer, principal)
 
 
 def make_intent(max_tokens=None, prompt=PROMPT, **fields):

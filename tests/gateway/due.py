@@ -14,7 +14,7 @@ from base import storage
 from base.ids import uuid7
 from fleet import adapter_files
 from gateway.apis.responses.models import StoredResponse
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.batches.services import new_batch
 from gateway.durable.models import KeptAnswer

@@ -18,7 +18,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 from base.ids import day_of, uuid7
 from billing.models import CreditGrant, UsageRecord, UsageRollup, Wallet
 from billing.services import credits as credit_services
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch
 from tenancy.models import APIKey, Membership, Project, Tenant
 

@@ -130,9 +130,9 @@ def test_a_secret_in_what_django_adds_to_a_line_is_not_logged(lines, path):
 
 
 async def test_generation_is_logged_without_prompt_and_answer(lines, monkeypatch):
-    from gateway.generation import report as module
+    from gateway.generation import settlement as module
 
-    monkeypatch.setattr(module, "log", structlog.get_logger("gateway.generation.report"))
+    monkeypatch.setattr(module, "log", structlog.get_logger("gateway.generation.settlement"))
     stand = await make_stand(text="the secret answer")
     prompt = "the secret question"
     request_id = uuid7()

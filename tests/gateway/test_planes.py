@@ -12,8 +12,7 @@ from billing.models import PlanVersion
 from gateway import asgi
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.lifespan import open_pages
-from gateway.runtime.data_plane import EXPLAIN, STANDING, HTTPDataPlane
-from gateway.runtime.live import Live, standing_of
+from gateway.runtime.data_plane import EXPLAIN, STANDING, HTTPDataPlane, Live, standing_of
 from gateway.runtime.readiness import operator_token
 from routing.errors import RoutingError
 from tests.gateway.apis.client import ask, assert_error
@@ -94,7 +93,7 @@ async def test_pages_know_of_a_gateway_elsewhere_what_its_own_do(gateway):
     states = await asyncio.to_thread(far.deployment_states)
     assert states == here.deployment_states()
     assert states[world.deployment].is_ready
-    [replica] = runtime.snapshot.catalogue.replicas_of("fake")
+    [replica] = runtime.catalogue.snapshot.catalogue.replicas_of("fake")
     assert far.usable(replica.id) == here.usable(replica.id) == ""
     version = await in_database(PlanVersion.objects.select_related("plan").get, plan__slug="test")
     for live in (here, far):

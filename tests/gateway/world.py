@@ -108,7 +108,7 @@ def engine_of(runtime, world) -> FakeEngine:
 
 async def settled(runtime):
     """Return when nothing runs any more."""
-    await until(lambda: not (runtime._tasks or runtime.live))
+    await until(lambda: not (runtime.requests._tasks or runtime.requests.live))
 
 
 async def in_database(function, *args, **kwargs):

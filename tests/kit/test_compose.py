@@ -17,7 +17,7 @@ import yaml
 from django.core.management import get_commands, load_command_class
 
 from base.heartbeat import REPLACES, VARIABLE
-from base.http.direct import open_directly
+from base.http import open_directly
 from operation.backup.secrets import EFFECTIVE
 from tests.services.proxies import Scripted, caddy, caddyfile
 

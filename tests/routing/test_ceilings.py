@@ -7,7 +7,7 @@ import pytest
 
 from routing.catalogue import Ceiling, RuleEntry
 from routing.errors import RoutingError
-from routing.own_models import OwnTerms
+from routing.hook import OwnTerms
 from routing.routes import route
 from routing.types import Kept, Price
 from tests.routing.test_routes import AT_BIG, AT_BIG_2, AT_SMALL, SMALL, Replicas, ask, catalogue

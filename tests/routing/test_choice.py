@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.catalogue import DeploymentEntry, NodeEntry, ReplicaEntry
-from routing.choice import WINDOW, Option, choose
+from routing.places import WINDOW, Option, choose
 from routing.prefix import CHUNK_BYTES, MOST_CHUNKS, PrefixIndex, chain
 
 

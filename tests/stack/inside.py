@@ -49,7 +49,8 @@ from billing.rating import charge  # noqa: E402
 from billing.selectors.prices import prices_at  # noqa: E402
 from billing.services import cards, credits, plans, wallets  # noqa: E402
 from fleet.adapters import add_adapter_folder  # noqa: E402
-from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id  # noqa: E402
+from gateway.generation.attempts import attempt_id  # noqa: E402
+from gateway.generation.placement import MOST_ATTEMPTS  # noqa: E402
 from inference.worker.record import ends_in  # noqa: E402
 from routing.models import Adapter, Deployment, Node, Replica  # noqa: E402
 from routing.services.catalogue import add_model  # noqa: E402

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from base.http.direct import open_directly
+from base.http import open_directly
 from tests.services.ports import lease_port
 from tests.services.redis import RedisServer
 from tests.stack.stack import PATIENCE, ROOT, Stack, children_of, running_stack

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Any
 
-from base.http.direct import open_directly
+from base.http import open_directly
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from psycopg import AsyncConnection, errors
 from psycopg.pq import TransactionStatus
 
 from billing.writer.decide import decide
-from billing.writer.entry import RESEND_SECONDS
-from billing.writer.errors import ConflictError, OutcomeUnknownError
+from billing.writer.entry import RESEND_SECONDS, ConflictError, OutcomeUnknownError
 from billing.writer.known import KnownWallets
 from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.postgresql import statements

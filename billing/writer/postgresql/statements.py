@@ -12,9 +12,9 @@ from uuid import UUID
 
 from base import clock
 from base.sql import load
-from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Changes
 from billing.writer.view import (
+    BudgetRow,
     Demand,
     FollowUp,
     GrantRow,

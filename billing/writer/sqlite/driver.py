@@ -12,7 +12,7 @@ from uuid import UUID
 
 from base.clock import parsed
 from billing.writer.decide import decide
-from billing.writer.errors import BusyError
+from billing.writer.entry import BusyError
 from billing.writer.known import KnownWallets
 from billing.writer.operations import Answer, Locked, Operation
 from billing.writer.sqlite import statements

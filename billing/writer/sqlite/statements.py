@@ -14,10 +14,10 @@ from uuid import UUID
 from base import clock
 from base.clock import parsed
 from base.sql import load
-from billing.writer.budgets import BudgetRow
 from billing.writer.changes import Changes
 from billing.writer.operations import Operation
 from billing.writer.view import (
+    BudgetRow,
     Demand,
     FollowUp,
     GrantRow,

@@ -14,13 +14,13 @@ from base.ids import uuid7
 from fleet.adapters import adapters_of, add_adapter, check_adapter, remove_adapter
 from gateway.apis.adapters.wire import AdapterDeleted, AdapterList, AdapterObject, AdapterRequest, adapter_object
 from gateway.apis.files.wire import PREFIX
-from gateway.batches.files import selectors
-from gateway.batches.files.models import StoredFile
+from gateway.batches import files
+from gateway.batches.files import StoredFile
 from gateway.errors.refusal import Refusal
 from gateway.http.endpoint import Call, endpoint
 from gateway.http.kept import take_request
-from gateway.http.query import id_in
-from gateway.runtime.principal import Principal
+from gateway.http.request import id_in
+from gateway.runtime.principals import Principal
 from gateway.runtime.runtime import Runtime
 from gateway.wire.decode import invalid, require_no_nul
 from routing.models import Adapter
@@ -89,7 +89,7 @@ async def _made(call: Call[AdapterRequest]) -> Adapter:
     identifier = id_in(request.file_id, PREFIX)
     file = None
     if identifier is not None:
-        file = await call.in_database(partial(selectors.file_of, principal.tenant, principal.project, identifier))
+        file = await call.in_database(partial(files.file_of, principal.tenant, principal.project, identifier))
     if file is None:
         raise invalid("file_id", f"No file '{request.file_id}' of this project is known.")
     if file.purpose != PURPOSE:

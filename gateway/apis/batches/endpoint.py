@@ -9,12 +9,12 @@ from uuid import UUID
 
 from gateway.apis.batches.wire import PREFIX, BatchList, BatchObject, BatchQuery, BatchRequest, batch_list, batch_object
 from gateway.apis.files.wire import PREFIX as FILE_PREFIX
-from gateway.batches import selectors, services
+from gateway.batches import services
 from gateway.batches.models import Batch
 from gateway.durable.delivery import delivering
 from gateway.errors.refusal import Refusal
 from gateway.http.endpoint import Call, endpoint
-from gateway.http.query import id_in
+from gateway.http.request import id_in
 from gateway.wire.decode import invalid, require_no_nul
 
 
@@ -38,14 +38,14 @@ async def batches_list(call: Call[BatchQuery]) -> BatchList:
     query, principal, after = call.request, call.principal, None
     if query.after is not None and (after := id_in(query.after, PREFIX)) is None:
         raise invalid("after", "'after' has to be the id of a batch.")
-    list_them = partial(selectors.batches_of, principal.tenant, principal.project, after=after, limit=query.limit + 1)
+    list_them = partial(services.batches_of, principal.tenant, principal.project, after=after, limit=query.limit + 1)
     return batch_list(await call.in_database(list_them), query.limit)
 
 
 @endpoint("GET", "/v1/batches/{id}", scope="batches.read", summary="Show a batch", gives=BatchObject)
 async def batches_show(call: Call[None]) -> BatchObject:
     """One batch."""
-    return await _object(call, selectors.batch_of)
+    return await _object(call, services.batch_of)
 
 
 @endpoint("POST", "/v1/batches/{id}/cancel", scope="batches.write", summary="Cancel a batch", gives=BatchObject)

@@ -8,8 +8,7 @@ from functools import partial
 
 from django.conf import settings
 
-from base.http.asgi import ASGIMessage, Receive, Scope, Send, send_json
-from base.http.disconnect import watching
+from base.http import ASGIMessage, Receive, Scope, Send, send_json, watching
 from gateway.batches.claims import Task
 from gateway.batches.outcomes import OVER, Reply
 from gateway.durable.answers import Claim

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from base.http.asgi import encode
-from base.http.sse import event
+from base.http import encode, event
 from gateway.apis.chat.wire import (
     AnswerMessage,
     CalledFunction,
@@ -20,8 +19,8 @@ from gateway.apis.chat.wire import (
     MessageToolCall,
 )
 from gateway.apis.shared.answer import QUESTION, failure_of, generate
-from gateway.durable.outcome import Outcome
-from gateway.errors.bodies import openai_error
+from gateway.durable.delivery import Outcome
+from gateway.errors.refusal import openai_error
 from gateway.generation.generation import Generation
 from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
 from gateway.http.endpoint import Call, Work, endpoint

@@ -27,10 +27,9 @@ from gateway.wire.common import (
     is_continued,
     task_of,
 )
-from gateway.wire.decode import invalid, unsupported
+from gateway.wire.decode import MAX_MESSAGES, MAX_PARTS, invalid, unsupported
 from gateway.wire.demands import Anything, Only, Tried, Unread, Wish
 from gateway.wire.guidance import ChatFormats, guidance_of
-from gateway.wire.limits import MAX_MESSAGES, MAX_PARTS
 from gateway.wire.logprobs import ChatLogprobs, PromptLogprobs
 from gateway.wire.parts import AnswerContent, CacheHint, CallId, ChatContent, FunctionName, Given, Reading
 from gateway.wire.template import TemplateValues, template_values, thinking_in_template

@@ -16,9 +16,8 @@ from gateway.wire.common import (
     check_model,
     task_of,
 )
-from gateway.wire.decode import invalid
+from gateway.wire.decode import MAX_LABEL, MAX_LABELS, MAX_PROBABILITIES, invalid
 from gateway.wire.demands import Anything, Fields, Only
-from gateway.wire.limits import MAX_LABEL, MAX_LABELS, MAX_PROBABILITIES
 from gateway.wire.usage import EmbeddingUsage
 from inference.types import Kind
 

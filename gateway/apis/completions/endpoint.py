@@ -8,16 +8,13 @@ from types import MappingProxyType
 
 from msgspec import UNSET, UnsetType
 
-from base.http.asgi import encode
-from base.http.disconnect import watching
-from base.http.sse import event
+from base.http import encode, event, watching
 from base.ids import uuid7
 from gateway.apis.completions.wire import Completion, CompletionChoice, CompletionRequest
 from gateway.apis.shared.answer import answer, failure_of, generate
 from gateway.apis.shared.several import Several
-from gateway.durable.outcome import Outcome
-from gateway.errors.bodies import openai_error
-from gateway.errors.refusal import Refusal
+from gateway.durable.delivery import Outcome
+from gateway.errors.refusal import Refusal, openai_error
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.items import Answer, Change, Narrator, What
 from gateway.http.endpoint import Call, Work, endpoint

@@ -19,10 +19,9 @@ from gateway.wire.common import (
     check_model,
     task_of,
 )
-from gateway.wire.decode import invalid
+from gateway.wire.decode import MAX_PROMPT_TOKENS, MAX_PROMPTS, MAX_TOKEN_ID, invalid
 from gateway.wire.demands import Anything, Fields, Only
 from gateway.wire.guidance import guidance_of
-from gateway.wire.limits import MAX_PROMPT_TOKENS, MAX_PROMPTS, MAX_TOKEN_ID
 from gateway.wire.logprobs import CompletionLogprobs, PromptLogprobs
 from gateway.wire.usage import ChatUsage
 from inference.types import Kind

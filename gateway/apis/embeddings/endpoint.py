@@ -8,7 +8,7 @@ import struct
 
 from gateway.apis.embeddings.wire import EmbeddingAnswer, EmbeddingItem, EmbeddingRequest
 from gateway.apis.shared.answer import generate
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome
 from gateway.generation.generation import Generation
 from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.usage import embedding_usage

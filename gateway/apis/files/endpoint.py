@@ -10,7 +10,7 @@ from urllib.parse import quote
 from uuid import UUID
 
 from base import storage
-from base.http.asgi import Send, header_of, raw_headers
+from base.http import Send, header_of, raw_headers
 from gateway.apis.files.uploads import upload
 from gateway.apis.files.wire import (
     PREFIX,
@@ -22,11 +22,11 @@ from gateway.apis.files.wire import (
     file_list,
     file_object,
 )
-from gateway.batches.files import selectors, services
-from gateway.batches.files.models import StoredFile
+from gateway.batches import files
+from gateway.batches.files import StoredFile
 from gateway.errors.refusal import Refusal
 from gateway.http.endpoint import Call, endpoint
-from gateway.http.query import id_in
+from gateway.http.request import id_in
 from gateway.wire.decode import invalid
 
 READ_AT_ONCE = 256 * 1024
@@ -45,7 +45,7 @@ async def files_list(call: Call[FileQuery]) -> FileList:
     query, principal = call.request, call.principal
     found = await call.in_database(
         partial(
-            selectors.files_of,
+            files.files_of,
             principal.tenant,
             principal.project,
             purpose=query.purpose,
@@ -67,7 +67,7 @@ async def files_show(call: Call[None]) -> FileObject:
 async def files_delete(call: Call[None]) -> FileDeleted:
     """Hides a file at once; its bytes go when no open batch reads them."""
     found, principal = await _found(call), call.principal
-    if not await call.in_database(partial(services.delete_file, principal.tenant, principal.project, found.id)):
+    if not await call.in_database(partial(files.delete_file, principal.tenant, principal.project, found.id)):
         raise _unknown(call.named)
     return FileDeleted(id=file_object(found).id)
 
@@ -92,7 +92,7 @@ async def _found(call: Call[None]) -> StoredFile:
     """Return the file that the path names."""
     identifier, found = id_in(call.named, PREFIX), None
     if identifier is not None:
-        read = partial(selectors.file_of, call.principal.tenant, call.principal.project, identifier)
+        read = partial(files.file_of, call.principal.tenant, call.principal.project, identifier)
         found = await call.in_database(read)
     if found is None:
         raise _unknown(call.named)

@@ -14,14 +14,13 @@ from django.conf import settings
 
 from base import storage
 from base.database.threads import DatabaseThreads
-from base.http.asgi import ClientLeftError, Receive, Scope, Send, header_of, send_json
-from base.http.disconnect import watching
+from base.http import ClientLeftError, Receive, Scope, Send, header_of, send_json, watching
 from base.ids import uuid7
 from gateway.apis.files.multipart import Form, too_large
 from gateway.apis.files.wire import FileForm, file_object
-from gateway.batches.files import services
-from gateway.batches.files.models import StoredFile
-from gateway.concurrency.caps import Cap
+from gateway.batches import files
+from gateway.batches.files import StoredFile
+from gateway.concurrency import Cap
 from gateway.durable import answers
 from gateway.durable.answers import Claim
 from gateway.durable.delivery import delivering
@@ -30,7 +29,7 @@ from gateway.errors.refusal import Refusal
 from gateway.http.bounds import allow_body
 from gateway.http.kept import check_key, digest_of, name_of, write_answer
 from gateway.http.request import request_id_of, runtime_of
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
 from gateway.wire.decode import decode, invalid
 
 MOST_UPLOADS = 4
@@ -69,7 +68,7 @@ async def upload(scope: Scope, receive: Receive, send: Send, principal: Principa
         await _receive_form(receive, form)
         given = _fields_of(form)
         begin = partial(
-            services.begin_file,
+            files.begin_file,
             tenant=principal.tenant,
             project=principal.project,
             purpose=given.purpose,
@@ -102,7 +101,7 @@ def _require_room(claim: Claim | None, tenant: UUID, size: int) -> None:
     The key is looked at last: who takes a file's room has taken its key before.
     """
     try:
-        services.require_room(tenant, max(size, 0))
+        files.require_room(tenant, max(size, 0))
     except Refusal:
         if claim is None or not answers.is_known(claim):
             raise
@@ -115,8 +114,8 @@ async def _store(threads: DatabaseThreads, begin: Callable[[], StoredFile], draf
     await asyncio.to_thread(storage.put, stored, draft)
 
     def show() -> None:
-        if not services.finish_file(stored):
-            raise services.not_stored()
+        if not files.finish_file(stored):
+            raise files.not_stored()
 
     try:
         if (delivery := delivering.get()) is not None:

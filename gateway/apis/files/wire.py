@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 
 PREFIX = "file-"
 SHORTEST_SECONDS, LONGEST_SECONDS = 3600, 2_592_000

@@ -8,11 +8,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.decode import invalid, unsupported
+from gateway.wire.decode import MAX_PARTS, invalid, unsupported
 from gateway.wire.demands import Anything, Only, Wish
-from gateway.wire.images import image_of
-from gateway.wire.limits import MAX_PARTS
-from gateway.wire.parts import CallId, FunctionName, Reading, joined
+from gateway.wire.parts import CallId, FunctionName, Reading, image_of, joined
 from inference.messages import Image, Message, Part, Reasoning, ToolCall, ToolResult
 
 CacheControl = Annotated[dict[str, Any] | None, Wish()]  # where to cache up to: every prefix is

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from base.http.asgi import encode
-from base.http.sse import event
+from base.http import encode, event
 from gateway.apis.messages.message_object import (
     AnsweredMessage,
     ContextManagement,
@@ -22,8 +21,8 @@ from gateway.apis.messages.message_object import (
 )
 from gateway.apis.messages.wire import CountTokensRequest, MessageRequest
 from gateway.apis.shared.answer import QUESTION, answer_count, failure_of, generate
-from gateway.durable.outcome import Outcome
-from gateway.errors.bodies import anthropic_error
+from gateway.durable.delivery import Outcome
+from gateway.errors.refusal import anthropic_error
 from gateway.generation.generation import Generation
 from gateway.generation.items import Change, Item, ItemKind, Narrator, What
 from gateway.http.endpoint import Call, Work, endpoint

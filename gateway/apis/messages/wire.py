@@ -26,10 +26,9 @@ from gateway.wire.common import (
     continuing,
     task_of,
 )
-from gateway.wire.decode import invalid
+from gateway.wire.decode import MAX_MESSAGES, MAX_PARTS, MAX_TOKEN_ID, invalid
 from gateway.wire.demands import Anything, Only, Tried, Wish
 from gateway.wire.guidance import JSONSchema
-from gateway.wire.limits import MAX_MESSAGES, MAX_PARTS, MAX_TOKEN_ID
 from gateway.wire.parts import Reading
 from inference.types import Asked, Guidance, GuidanceKind, Kind, SamplingParams
 

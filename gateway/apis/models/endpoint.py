@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from base.http.asgi import header_of, send_json
+from base.http import header_of, send_json
 from gateway.apis.models.infos import ModelsQuery, info_of, page_of
 from gateway.apis.models.wire import ModelCard, ModelList, Served, auto_card, model_card
-from gateway.errors.bodies import ANTHROPIC
-from gateway.errors.refusal import Refusal
+from gateway.errors.refusal import ANTHROPIC, Refusal
 from gateway.http.endpoint import Call, endpoint
-from gateway.http.query import query_of
-from gateway.runtime.principal import Principal
+from gateway.http.request import query_of
+from gateway.runtime.principals import Principal
 from gateway.runtime.runtime import Runtime
 from inference.types import Kind
 
@@ -29,7 +28,7 @@ async def models_list(call: Call[None]) -> ModelList | None:
 async def models_show(call: Call[None]) -> ModelCard | None:
     """One model; slashes in its name stay as they are."""
     cards = await _cards(call.runtime, call.principal)
-    name = call.runtime.snapshot.catalogue.named(call.named)
+    name = call.runtime.catalogue.snapshot.catalogue.named(call.named)
     card = next((card for card in cards if card.id == name), None)
     if card is None:
         text = f"The model '{call.named[:200]}' does not exist or is not yours."
@@ -41,7 +40,7 @@ async def models_show(call: Call[None]) -> ModelCard | None:
 
 
 async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:
-    snapshot = await runtime.current_snapshot()
+    snapshot = await runtime.catalogue.current()
     cards = [
         model_card(entry, snapshot.prices.get(entry.rate_card), principal.multiplier_bp, _served(runtime, name))
         for name, entry in sorted(snapshot.catalogue.models.items())
@@ -51,7 +50,7 @@ async def _cards(runtime: Runtime, principal: Principal) -> list[ModelCard]:
 
 
 def _served(runtime: Runtime, model: str) -> Served:
-    engines, catalogue = runtime.engines, runtime.snapshot.catalogue
+    engines, catalogue = runtime.engines, runtime.catalogue.snapshot.catalogue
     deployments, model = catalogue.deployments.get(model, ()), catalogue.engine_of(model)
     return Served(
         context=engines.context_of(model),

@@ -19,7 +19,7 @@ from gateway.apis.ranking.wire import (
     ScoreRequest,
 )
 from gateway.apis.shared.answer import WholeFormat, generate
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import Generation
 from gateway.http.endpoint import Call, Work, endpoint
@@ -65,7 +65,7 @@ async def score(call: Call[ScoreRequest]) -> None:
 
 async def _score(call: Call[R], told: Callable[[Generation, R], WholeFormat], inputs: str) -> None:
     """Answer a request whose field of texts is called `inputs`."""
-    catalogue = (await call.runtime.current_snapshot()).catalogue
+    catalogue = (await call.runtime.catalogue.current()).catalogue
     kind = _kind_of(catalogue.named(call.request.model), catalogue.models)
     try:
         await generate(call, call.request.intent(kind, call.task_header), told)

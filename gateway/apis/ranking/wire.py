@@ -15,9 +15,8 @@ from gateway.wire.common import (
     check_model,
     task_of,
 )
-from gateway.wire.decode import invalid
+from gateway.wire.decode import MAX_EMBEDDING_INPUTS, MAX_PAIRED_CHARACTERS, invalid
 from gateway.wire.demands import Anything, Fields, Only
-from gateway.wire.limits import MAX_EMBEDDING_INPUTS, MAX_PAIRED_CHARACTERS
 from gateway.wire.usage import EmbeddingUsage
 from inference.types import Kind
 

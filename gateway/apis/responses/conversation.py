@@ -17,7 +17,7 @@ from gateway.apis.responses.items import references_in, response_of
 from gateway.apis.responses.models import StoredResponse
 from gateway.apis.responses.rows import Owner
 from gateway.errors.refusal import Refusal
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
 from gateway.wire.decode import decode, invalid
 from gateway.wire.parts import Reading
 from inference.messages import Message

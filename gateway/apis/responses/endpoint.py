@@ -6,21 +6,18 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from base.http.asgi import encode, send_bytes
-from base.http.disconnect import watching
-from base.http.sse import event
+from base.http import encode, event, send_bytes, watching
 from base.ids import moment_of, uuid7
 from gateway.apis.responses import rows
 from gateway.apis.responses.conversation import Earlier, owner_of, turns_before, with_items
 from gateway.apis.responses.events import Event, ResponseEvents
 from gateway.apis.responses.response_object import Response, begun
 from gateway.apis.responses.runs import Asked, BackgroundRun, claim_of
-from gateway.apis.responses.stored_wire import InputTokens
+from gateway.apis.responses.stored_endpoint import InputTokens
 from gateway.apis.responses.storing import StoredAnswer, Storing, is_stored
 from gateway.apis.responses.wire import InputTokensRequest, ResponseRequest
 from gateway.apis.shared.answer import QUESTION, Answering, answer, answer_count
-from gateway.durable.delivery import delivering
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome, delivering
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.http.endpoint import Call, Work, endpoint

@@ -25,7 +25,7 @@ from gateway.apis.responses.response_object import (
 )
 from gateway.apis.responses.wire import ResponseRequest
 from gateway.apis.shared.answer import failure_of
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome
 from gateway.generation.generation import Generation
 from gateway.generation.items import Answer, Change, Item, ItemKind, Narrator, What
 from gateway.wire.logprobs import token_logprobs

@@ -8,9 +8,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta
 
-from gateway.wire.decode import decode, invalid, unsupported
+from gateway.wire.decode import MAX_PARTS, decode, invalid, unsupported
 from gateway.wire.demands import Anything, Only
-from gateway.wire.limits import MAX_PARTS
 from gateway.wire.parts import CallId, FunctionName, Given, Reading, ResponseContent
 from inference.messages import Message, Part, Reasoning, ToolCall, ToolResult
 from inference.tools import in_namespace

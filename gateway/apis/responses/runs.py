@@ -12,9 +12,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from base.http.asgi import ClientLeftError, Receive, Scope, Send, encode
-from base.http.disconnect import watching
-from base.http.sse import data_of, event
+from base.http import ClientLeftError, Receive, Scope, Send, data_of, encode, event, watching
 from base.ids import uuid7
 from gateway.apis.responses import rows
 from gateway.apis.responses.conversation import owner_of
@@ -26,16 +24,15 @@ from gateway.apis.responses.wire import ResponseRequest
 from gateway.apis.shared.answer import relay
 from gateway.durable import answers
 from gateway.durable.answers import Claim
-from gateway.durable.delivery import Delivery, delivering
+from gateway.durable.delivery import Delivery, Outcome, delivering
 from gateway.durable.keeper import answer_lost
 from gateway.durable.log import events_of
-from gateway.durable.outcome import Outcome
 from gateway.durable.replays import Answer, KeptRequest
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import internal_error
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.intent import Intent
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
 from gateway.runtime.runtime import Runtime
 
 log = structlog.get_logger(__name__)
@@ -98,13 +95,13 @@ class BackgroundRun:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Make the response."""
-        self._runtime.background[self._asked.identifier] = self
+        self._runtime.requests.background[self._asked.identifier] = self
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEAD})
             await _write(send, queued(self._response))
             await self._make(scope, receive, send)
         finally:
-            del self._runtime.background[self._asked.identifier]
+            del self._runtime.requests.background[self._asked.identifier]
             self._ended.set()
 
     async def _make(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -198,7 +195,7 @@ async def _lost(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def cancelled(runtime: Runtime, owner: Owner, identifier: UUID) -> None:
     """Have a response in the background end, and wait a while for that, wherever it is made."""
-    run, claim = runtime.background.get(identifier), claim_of(owner, identifier)
+    run, claim = runtime.requests.background.get(identifier), claim_of(owner, identifier)
     with suppress(TimeoutError):
         async with asyncio.timeout(CANCEL_SECONDS):
             if run is not None:
@@ -228,10 +225,10 @@ async def cancel_as_asked(runtime: Runtime) -> None:
     """Cancel those of this process' responses whose end was asked for elsewhere."""
     if not len(runtime.replays):
         return
-    for identifier in await runtime.own_threads.run(lambda: answers.to_cancel(runtime.incarnation)):
-        if (run := runtime.background.get(identifier)) is not None:
+    for identifier in await runtime.own_threads.run(lambda: answers.to_cancel(runtime.requests.incarnation)):
+        if (run := runtime.requests.background.get(identifier)) is not None:
             run.cancel()
-        elif (generation := runtime.live.get(identifier)) is not None:  # else it is asked for until it began
+        elif (generation := runtime.requests.live.get(identifier)) is not None:  # else it is asked for until it began
             generation.cancel(None)
 
 

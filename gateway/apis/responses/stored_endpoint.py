@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
+from msgspec import UNSET, Meta
 
-from base.http.asgi import encode, send_bytes
-from base.http.disconnect import watching
-from base.http.sse import EventStream, event
+from base.http import EventStream, encode, event, send_bytes, watching
 from base.ids import request_id_in
 from gateway.apis.responses import rows
 from gateway.apis.responses.conversation import items_of, owner_of, turns_of
@@ -19,13 +18,58 @@ from gateway.apis.responses.models import StoredResponse
 from gateway.apis.responses.response_object import Response
 from gateway.apis.responses.rows import Owner
 from gateway.apis.responses.runs import attached, cancelled, cancelled_unstored, claim_of
-from gateway.apis.responses.stored_wire import DeletedResponse, InputItems, ItemsQuery, RetrieveQuery
 from gateway.apis.responses.wire import check_included
 from gateway.errors.refusal import Refusal
 from gateway.http.endpoint import Call, endpoint
 from gateway.http.kept import write_answer
+from gateway.wire.common import ShortText
 from gateway.wire.decode import decode, invalid
-from gateway.wire.demands import Fields
+from gateway.wire.demands import Anything, Fields, Only
+
+Included = Annotated[list[ShortText], Meta(max_length=16)]
+
+
+class RetrieveQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The query of ``GET /v1/responses/{id}``. What was asked for when the response was made is always included."""
+
+    include: Included = msgspec.field(default_factory=list)
+    stream: bool = False
+    starting_after: Annotated[int, Meta(ge=0)] | None = None
+    include_obfuscation: Annotated[Anything, Only("false")] = UNSET
+
+
+class ItemsQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """The query of ``GET /v1/responses/{id}/input_items``."""
+
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    order: Literal["asc", "desc"] = "desc"
+    after: ShortText | None = None
+    include: Included = msgspec.field(default_factory=list)
+
+
+class InputItems(msgspec.Struct, kw_only=True):
+    """A page of the items that a response was made from."""
+
+    object: Literal["list"] = "list"
+    data: list[Any]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedResponse(msgspec.Struct):
+    """Says that a response is gone."""
+
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+class InputTokens(msgspec.Struct):
+    """How many tokens a response's input has where it would run."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
 
 
 class _Error(msgspec.Struct):

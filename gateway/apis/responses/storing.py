@@ -10,19 +10,18 @@ import msgspec
 import structlog
 
 from base.database.threads import DatabaseThreads
-from base.http.asgi import encode
+from base.http import encode
 from base.ids import request_id_in
 from gateway.apis.responses import rows
 from gateway.apis.responses.conversation import owner_of
 from gateway.apis.responses.events import ResponseEvents
 from gateway.apis.responses.items import listed, listed_messages
 from gateway.apis.responses.response_object import Response
-from gateway.durable.delivery import delivering
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome, delivering
 from gateway.errors.refusal import Refusal
-from gateway.generation.events import GenerationEvent
 from gateway.generation.generation import Generation
-from gateway.runtime.principal import Principal
+from gateway.generation.items import GenerationEvent
+from gateway.runtime.principals import Principal
 from inference.messages import Message
 from tenancy.models import Tenant
 

@@ -29,10 +29,9 @@ from gateway.wire.common import (
     continuing,
     task_of,
 )
-from gateway.wire.decode import invalid, unsupported
+from gateway.wire.decode import MAX_MESSAGES, invalid, unsupported
 from gateway.wire.demands import Anything, Fields, Only, Tried, Unread, Wish
 from gateway.wire.guidance import ResponseFormats, guidance_of
-from gateway.wire.limits import MAX_MESSAGES
 from gateway.wire.parts import Reading
 from gateway.wire.tools import ResponseTool, ResponseToolChoice, ToolList, tools_of
 from inference.messages import Message

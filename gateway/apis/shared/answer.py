@@ -6,15 +6,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar, cast
 
-from base.http.asgi import ClientLeftError, Send, send_json
-from base.http.disconnect import watching
-from base.http.sse import EventStream
-from gateway.durable.outcome import Outcome
+from base.http import ClientLeftError, EventStream, Send, send_json, watching
+from gateway.durable.delivery import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation.counting import count
-from gateway.generation.events import GenerationEvent
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.intent import Intent
+from gateway.generation.items import GenerationEvent
 from gateway.http.endpoint import Call
 from gateway.wire.demands import not_enforced_header
 from gateway.wire.usage import credits_text

@@ -10,11 +10,11 @@ from dataclasses import replace
 import structlog
 
 from gateway.apis.shared.answer import failure_of
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import Refusal, internal_error
-from gateway.generation.events import GenerationEvent
 from gateway.generation.generation import Generation
+from gateway.generation.items import GenerationEvent
 from gateway.generation.placement import route_headers
 from inference.types import Delta, EngineFault, FinishReason, Usage
 

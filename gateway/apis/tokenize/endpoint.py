@@ -4,7 +4,7 @@ large, cost nothing, and are the same when they are asked for again.
 
 from __future__ import annotations
 
-from base.http.asgi import send_json
+from base.http import send_json
 from gateway.apis.shared.answer import QUESTION
 from gateway.apis.tokenize.wire import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 from gateway.generation.counting import text_of, tokens_of
@@ -58,6 +58,6 @@ async def detokenize(call: Call[DetokenizeRequest]) -> None:
 
 def _kind_of(runtime: Runtime, model: str) -> Kind:
     """What a request for that model's tokenizer is routed as: a chat, unless it makes nothing but vectors."""
-    catalogue = runtime.snapshot.catalogue
+    catalogue = runtime.catalogue.snapshot.catalogue
     entry = catalogue.models.get(catalogue.named(model))
     return Kind.CHAT if entry is None or Kind.CHAT in entry.kinds else Kind.EMBEDDING

@@ -13,12 +13,12 @@ from django.conf import settings
 from django.contrib.auth import get_user
 from django.http import parse_cookie
 
-from base.http.asgi import Scope, header_of
+from base.http import Scope, header_of
 from gateway.errors.refusal import Refusal
 from gateway.http.access import address_of, bearer_of, missing_key, needed_scope, note_caller, require_use
 from gateway.http.bounds import client_network
 from gateway.http.request import runtime_of
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
 from gateway.runtime.runtime import Runtime
 
 PROJECT_FIELD = "sluice_project"

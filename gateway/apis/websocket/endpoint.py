@@ -14,8 +14,7 @@ from channels.consumer import AsyncConsumer
 from channels.exceptions import StopConsumer
 from django.conf import settings
 
-from base.http.asgi import ClientLeftError, Receive, Scope, Send
-from base.http.disconnect import watching
+from base.http import ClientLeftError, Receive, Scope, Send, watching
 from base.ids import moment_of, request_id_in, uuid7
 from gateway.apis.responses.conversation import Earlier, owner_of, turns_before, with_items
 from gateway.apis.responses.events import Event, ResponseEvents, unanswered
@@ -25,14 +24,21 @@ from gateway.apis.responses.runs import attached, claim_of
 from gateway.apis.responses.storing import StoredAnswer, Storing, forbidden, is_stored
 from gateway.apis.responses.wire import ClientEvent, ResponseCancel, ResponseCreate, ResponseResume
 from gateway.apis.shared.answer import Answering, failure_of, relay
-from gateway.apis.websocket import kept
 from gateway.apis.websocket.callers import PROJECT_FIELD, Caller, caller_of
-from gateway.apis.websocket.history import History
-from gateway.apis.websocket.sender import EventSender
-from gateway.apis.websocket.streams import MOST_STREAMS, Request, Stream, Streams, crowded
-from gateway.concurrency.caps import Cap
+from gateway.apis.websocket.streams import (
+    MOST_STREAMS,
+    EventSender,
+    History,
+    Request,
+    Stream,
+    Streams,
+    crowded,
+    kept_writer,
+    message_of,
+)
+from gateway.concurrency import Cap
 from gateway.durable import answers
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome
 from gateway.durable.replays import Answer, KeptRequest
 from gateway.errors.faults import draining, refusal_of
 from gateway.errors.refusal import Refusal, internal_error
@@ -44,7 +50,8 @@ from gateway.http.kept import check_resumable, take_request
 from gateway.http.request import runtime_of
 from gateway.logs import request_bound
 from gateway.runtime import tracing
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
+from gateway.runtime.requests import Stage
 from gateway.wire.decode import decode, unsupported
 from inference.messages import Message
 from inference.types import Delta
@@ -130,9 +137,9 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         await self.send({"type": "websocket.accept"})
         self._clock = asyncio.create_task(self._watch_clock())
         self._ending.callback(self._clock.cancel)
-        self._runtime.on_leave.add(self._leave)
-        self._ending.callback(self._runtime.on_leave.discard, self._leave)
-        if self._runtime.is_leaving:
+        self._runtime.requests.on_leave.add(self._leave)
+        self._ending.callback(self._runtime.requests.on_leave.discard, self._leave)
+        if self._runtime.requests.stage is not Stage.SERVING:
             self._leave()
 
     async def websocket_receive(self, message: dict[str, Any]) -> None:
@@ -157,7 +164,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
     def _take(self, event: ClientEvent, frame: bytes) -> None:
         match event.type:
             case "response.create":
-                if self._runtime.is_leaving:
+                if self._runtime.requests.stage is not Stage.SERVING:
                     raise draining()
                 self._require_young()
                 self._streams.create(decode(ResponseCreate, frame), len(frame))
@@ -188,7 +195,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         if len(self._cancelling) >= MOST_CANCELS:
             raise crowded(f"{MOST_CANCELS} responses are being cancelled over this connection already.")
         self._cancelling.add(whose)
-        task = self._runtime.supervise(self._cancel_elsewhere(identifier, cancel, metadata))
+        task = self._runtime.requests.supervise(self._cancel_elsewhere(identifier, cancel, metadata))
         task.add_done_callback(lambda _: self._cancelling.discard(whose))
 
     async def _cancel_elsewhere(self, identifier: UUID, cancel: ResponseCancel, metadata: Mapping[str, str]) -> None:
@@ -292,7 +299,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
 
         async def endpoint(scope: Scope, receive: Receive, send: Send) -> None:
             async with watching(scope, receive) as client:
-                await self._generate(stream, asked, kept.writer(send), client)
+                await self._generate(stream, asked, kept_writer(send), client)
 
         claim = claim_of(owner_of(principal), asked.request_id, principal.user)
         await self._runtime.replays.require_room(claim)
@@ -312,7 +319,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         if identifier is None or answer is None:
             raise not_resumable(request.response_id)
         await take_request(self._runtime, principal)
-        if (generation := self._runtime.live.get(identifier)) is not None:
+        if (generation := self._runtime.requests.live.get(identifier)) is not None:
             stream.began(generation)
         await self._read(stream, answer, request.starting_after)
 
@@ -323,7 +330,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             async with aclosing(event_log.read(after)) as batches:
                 async for batch in batches:
                     for told in batch.events:
-                        await self._sender.send_encoded(kept.message_of(told), stream.stream_id)
+                        await self._sender.send_encoded(message_of(told), stream.stream_id)
 
     async def _take_in(self, stream: Stream, asked: _Asked) -> None:
         """Answer a request that is only to be gone on from. It is routed and tokenised, so that what is wrong with it

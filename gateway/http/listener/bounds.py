@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 from django.conf import settings
 
-from gateway.concurrency.caps import Cap
+from gateway.concurrency import Cap
 from gateway.errors.refusal import Refusal
 from gateway.http.bounds import SITE_BITS, client_network, too_many_connections
 

@@ -12,10 +12,9 @@ import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from websockets.http11 import MAX_LINE_LENGTH, MAX_NUM_HEADERS
 
-from base.http.asgi import Application, ASGIMessage, Receive, Scope, Send, encode
+from base.http import Application, ASGIMessage, Receive, Scope, Send, encode
 from base.ids import uuid7
-from gateway.errors.bodies import openai_error
-from gateway.errors.refusal import Refusal
+from gateway.errors.refusal import Refusal, openai_error
 from gateway.http.listener.bounds import Listener
 from gateway.http.listener.transport import LingeringTransport
 from gateway.http.listener.websocket import BoundedWebSocket

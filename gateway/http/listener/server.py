@@ -15,7 +15,7 @@ import uvicorn
 from django.conf import settings
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from base.http.asgi import Application
+from base.http import Application
 from gateway.errors.faults import draining
 from gateway.http.listener.bounds import Addresses, Bounds, Listener
 from gateway.http.listener.http import BoundedHTTP
@@ -159,7 +159,8 @@ class Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         connections, runtime = self.server_state.connections, self._runtime
-        live = {} if runtime is None else runtime.live  # also what has no connection: background responses, lines
+        live = {} if runtime is None else runtime.requests.live
+        # `live` has what runs without a connection too: background responses and lines of batches.
         while (connections or live) and loop.time() < until and not self.force_exit:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -170,7 +171,7 @@ class Server(uvicorn.Server):
         self.config.encoded_headers.append((b"connection", b"close"))
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         if (runtime := self._runtime) is not None:
-            runtime.leave()
+            runtime.requests.leave()
         await asyncio.sleep(0)  # what was accepted in this turn of the loop becomes a connection in the next
         for connection in list(self.server_state.connections):
             if isinstance(connection, BoundedHTTP):
@@ -189,7 +190,7 @@ class Server(uvicorn.Server):
             if isinstance(connection, BoundedHTTP):
                 connection.end(draining())
         if (runtime := self._runtime) is not None:
-            await runtime.drain(
+            await runtime.requests.drain(
                 max(0.0, until - asyncio.get_running_loop().time())
             )  # what has no connection has it too
         await super().shutdown(sockets)

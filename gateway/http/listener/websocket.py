@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from base.http.asgi import ASGIMessage
+from base.http import ASGIMessage
 from gateway.http.listener.bounds import Listener
 
 

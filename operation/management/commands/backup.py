@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from operation.backup.archive import BackupError
 from operation.backup.service import back_up
 from operation.doctor.doctor import database_problem
-from operation.serve.stopping import stopped_by_exit
+from operation.serve.processes import stopped_by_exit
 
 
 class Command(BaseCommand):

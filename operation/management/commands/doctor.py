@@ -8,8 +8,8 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 
-from gateway.runtime.address import running_address
 from operation.doctor.doctor import examine
+from operation.serve.address import running_address
 
 
 class Command(BaseCommand):

@@ -17,8 +17,7 @@ from django.db import DatabaseError
 from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
 from operation.doctor.doctor import database_problem
-from operation.jobs.lock import JobsLock, JobsLockedError
-from operation.jobs.loop import FileVersion, Loop
+from operation.jobs.loop import FileVersion, JobsLock, JobsLockedError, Loop
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for
 

@@ -7,8 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.errors import ServiceError
-from fleet.node_keys import key_file
-from fleet.nodes import add_node, remove_node, renew_keys
+from fleet.nodes import add_node, key_file, remove_node, renew_keys
 from routing.models import Node
 
 

@@ -15,10 +15,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.errors import ServiceError
 from fleet import local_models
-from gateway.runtime.address import address_of, usual_address
+from operation.serve.address import address_of, usual_address
 from operation.setup import moved_home
-from operation.setup.steps import Steps
-from operation.setup.welcome import told, welcome
+from operation.setup.steps import Steps, told, welcome
 
 
 class Command(BaseCommand):

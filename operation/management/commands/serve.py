@@ -17,15 +17,15 @@ from django.db import DatabaseError, connection
 from base.home import runtime_directory
 from fleet.worker_specs import clear_socket
 from gateway.logs import configure_logs
-from gateway.runtime.address import address_of, announced
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from operation.doctor.doctor import database_problem
+from operation.serve.address import address_of, announced
 from operation.serve.following import Following
 from operation.serve.gateways import Gateways, gateways_problem, ports_problem
 from operation.serve.processes import ChildSpec
 from operation.serve.starting import Starting
 from operation.serve.supervisor import FATAL, Supervisor
-from operation.setup.welcome import told, welcome
+from operation.setup.steps import told, welcome
 
 log = structlog.get_logger(__name__)
 

@@ -12,8 +12,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.home import runtime_directory
-from fleet.worker_environment import worker_environment
-from fleet.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_spec
+from fleet.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_environment, worker_spec
 from operation.serve.following import CHILD, Following
 from operation.serve.processes import ChildSpec, hide_environment
 from operation.serve.supervisor import Supervisor

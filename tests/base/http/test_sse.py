@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from base.http.sse import EventStream
+from base.http import EventStream
 
 PING = b": ping\n\n"
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from billing.limits.headers import rate_headers, retry_after, seconds
-from billing.limits.types import BucketState
+from billing.limits.types import BucketState, rate_headers, retry_after, seconds
 
 
 def test_headers_name_limit_remaining_and_reset():

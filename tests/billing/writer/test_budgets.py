@@ -17,8 +17,8 @@ from billing import reconcile, triggers
 from billing.models import Budget, Hold, UsageRecord, Wallet
 from billing.services import budgets
 from billing.writer import open_writer
-from billing.writer.budgets import BudgetRow
 from billing.writer.operations import Extend, Held, Refused, Release, Settle, Settled, TrueUp
+from billing.writer.view import BudgetRow
 from tests.billing.writer.world import (
     extend,
     make_budget,

@@ -12,7 +12,7 @@ from billing import reconcile
 from billing.models import Hold, UsageRecord, Wallet
 from billing.services.holds import end_leases_of_earlier_owners, end_restored_leases, take_expired
 from billing.writer.apply import apply_now
-from billing.writer.errors import WriterError
+from billing.writer.entry import WriterError
 from billing.writer.operations import Held, Refused, Renewed, RequestFacts, Settled, Stale
 from tests.billing.writer.world import OWNER, extend, make_wallet, release, renew, repin, reserve, settle
 

@@ -16,8 +16,7 @@ from psycopg.pq import Trace
 from billing.models import Hold, UsageRecord
 from billing.services.holds import take_expired
 from billing.writer import open_writer
-from billing.writer.entry import RESEND_SECONDS
-from billing.writer.errors import ConflictError
+from billing.writer.entry import RESEND_SECONDS, ConflictError
 from billing.writer.operations import LEASE_SECONDS, Held, Renewed, Settled
 from billing.writer.postgresql import driver, pipeline
 from billing.writer.postgresql.statements import STATEMENTS

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from billing.models import Hold, LedgerTransfer, UsageRecord, Wallet
-from billing.writer import WriterBusyError, WriterClosedError, entry, locks, queue
-from billing.writer.errors import ConflictError, OutcomeUnknownError
+from billing.writer import WriterBusyError, WriterClosedError, entry, queue
+from billing.writer.entry import ConflictError, OutcomeUnknownError
 from billing.writer.operations import Held, Locked, Release, Settled
 from billing.writer.queue import Writer
 from tests.billing.writer.world import (
@@ -354,7 +354,7 @@ class Guarded(Faulty):
 
 
 def test_operations_of_a_request_keep_their_order_while_their_wallet_is_locked(desk, monkeypatch):
-    monkeypatch.setattr(locks, "SKIPS_BEFORE_TURN", 10**6)
+    monkeypatch.setattr(entry, "SKIPS_BEFORE_TURN", 10**6)
     locked, free = make_wallet(credit=100), make_wallet(credit=100)
     made, other = reserve(locked, 10), reserve(free, 10)
     desk.ask(made, other)

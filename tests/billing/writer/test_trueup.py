@@ -13,7 +13,7 @@ from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, Usage
 from billing.selectors.usage import Estimate, estimates_since
 from billing.services import credits
 from billing.writer import WriterError
-from billing.writer.errors import OutcomeUnknownError
+from billing.writer.entry import OutcomeUnknownError
 from billing.writer.operations import EndFacts, Held, Settle, Settled, Stale, TrueUp
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import roll

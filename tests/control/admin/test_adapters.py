@@ -10,9 +10,8 @@ from django.urls import reverse
 
 from billing.services import cards, plans
 from fleet.adapters import add_adapter_folder
-from gateway.runtime.engine_entry import EngineEntry
-from gateway.runtime.engines import Engines
-from gateway.runtime.live import Live
+from gateway.runtime.data_plane import Live
+from gateway.runtime.engines import EngineEntry, Engines
 from inference.types import EngineInfo, Health, Kind
 from routing import catalogue
 from routing.catalogue import NodeEntry, ReplicaEntry
@@ -116,8 +115,9 @@ class Nodes:
     """The base on some nodes, as a gateway sees them: by node its health, and why each adapter can't be served."""
 
     def __init__(self, **nodes):
-        self.engines, self.snapshot = Engines(metrics=None), SimpleNamespace(catalogue=catalogue.load())
-        (deployment,) = self.snapshot.catalogue.deployments["base"]
+        self.engines = Engines(metrics=None)
+        self.catalogue = SimpleNamespace(snapshot=SimpleNamespace(catalogue=catalogue.load()))
+        (deployment,) = self.catalogue.snapshot.catalogue.deployments["base"]
         for node, (health, adapters) in nodes.items():
             info = (
                 None if adapters is None else EngineInfo("d", "base", frozenset({Kind.CHAT}), 9, 9, adapters=adapters)

@@ -15,7 +15,7 @@ from base.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards, plans
 from billing.services.reconciliation import reconcile_if_due
-from gateway.runtime.refusal_counts import RefusalCount
+from gateway.runtime.models import RefusalCount
 from routing.catalogue import load
 from routing.models import Deployment, PublicModel
 from tenancy.models import APIKey, Invitation, Membership, Project, Tenant, User

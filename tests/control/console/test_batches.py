@@ -15,7 +15,7 @@ from base import storage
 from base.ids import uuid7
 from control.console.urls import urlpatterns
 from gateway.asgi import hints
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch
 
 pytestmark = pytest.mark.django_db

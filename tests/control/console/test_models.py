@@ -13,9 +13,8 @@ from billing.selectors.prices import prices_at
 from billing.services import cards, plans
 from control.console.catalogue import ModelLine
 from fleet.adapters import add_adapter_folder
-from gateway.runtime.engine_entry import EngineEntry
-from gateway.runtime.engines import Engines
-from gateway.runtime.live import Live
+from gateway.runtime.data_plane import Live
+from gateway.runtime.engines import EngineEntry, Engines
 from inference.types import EngineInfo, Health, Kind
 from routing import catalogue
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
@@ -175,7 +174,7 @@ def test_everybody_is_told_how_a_shared_adapter_is(acme, tmp_path, monkeypatch):
     engine = SimpleNamespace(info=None)
     engines._entries[served.id] = EngineEntry(entry, entry.replicas[0], None, engine, health=Health(ready=True))
     snapshot = SimpleNamespace(catalogue=catalogue.load(), prices=prices_at(timezone.now()))
-    live = Live(SimpleNamespace(engines=engines, snapshot=snapshot))
+    live = Live(SimpleNamespace(engines=engines, catalogue=SimpleNamespace(snapshot=snapshot)))
     monkeypatch.setattr("control.console.catalogue.live_of", lambda _: live)
     monkeypatch.setattr("control.console.catalogue._tasks", lambda *_: iter(()))
     for adapters, told in (({}, "loading"), ({str(law.id): "it is <bad>"}, "refused it is &lt;bad&gt;")):

@@ -16,10 +16,10 @@ from billing.models import Wallet
 from billing.selectors.usage import UsageSum
 from billing.services import cards, plans
 from control.console import chart
-from control.console.amounts import show_charge, show_credits
+from control.console.pages import show_charge, show_credits
 from control.console.refusals import error_rate
 from control.console.usage import _cell
-from gateway.runtime.refusal_counts import RefusalCount
+from gateway.runtime.models import RefusalCount
 from tenancy.services import keys
 from tests.billing.conftest import open_hold
 

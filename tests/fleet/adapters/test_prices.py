@@ -73,11 +73,11 @@ async def test_a_new_price_of_the_base_is_the_adapters_from_the_same_moment_and_
 
         begun = asyncio.create_task(chat(own))
         await engine.hanging()
-        before = await runtime.epoch.current()
+        before = await runtime.catalogue.epoch.current()
         pinned = await in_database(lambda: Hold.objects.get().card_version)
         dear = await in_database(change)
-        while await runtime.epoch.current() == before:
-            await runtime.epoch.next()
+        while await runtime.catalogue.epoch.current() == before:
+            await runtime.catalogue.epoch.next()
         engine.release()
         await begun
         for model in (own, "fake", fixed):

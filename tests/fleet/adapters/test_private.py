@@ -117,13 +117,13 @@ async def test_a_projects_own_is_nothing_to_another_project_and_a_tenants_is_for
         file = (await ask(app, "/v1/files", content, headers=TYPE, key=mine.secret)).json()["id"]
         config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj"]}
         body = {"base": "fake", "name": "law", "file_id": file, "config": config}
-        before = await runtime.epoch.current()
+        before = await runtime.catalogue.epoch.current()
         made = await ask(app, "/v1/adapters", body, key=mine.secret)
         assert (made.status, made.json().get("id")) == (200, law), made.body
         identifier = await in_database(lambda: str(PublicModel.objects.get(name=law).adapter.id))
         engine.options = replace(engine.options, adapters=(*engine.options.adapters, identifier))
-        while await runtime.epoch.current() == before:
-            await runtime.epoch.next()
+        while await runtime.catalogue.epoch.current() == before:
+            await runtime.catalogue.epoch.next()
 
         async def seen(key):
             lists = [(await ask(app, path, key=key)).json()["data"] for path in ("/v1/adapters", "/v1/models")]
@@ -251,10 +251,10 @@ async def test_a_plan_that_is_narrowed_serves_what_is_left_of_it_and_all_again_o
         engine.options = replace(engine.options, adapters=(*engine.options.adapters, str(made.id)))
 
         async def check(adapters, models, why):
-            before = await runtime.epoch.current()
+            before = await runtime.catalogue.epoch.current()
             await in_database(move, adapters, models)
-            while await runtime.epoch.current() == before:
-                await runtime.epoch.next()
+            while await runtime.catalogue.epoch.current() == before:
+                await runtime.catalogue.epoch.next()
             cards = (await ask(app, "/v1/models", key=two.mine.secret)).json()["data"]
             assert {card["id"] for card in cards} - {"auto", "fake"} == {name for name, told in why.items() if not told}
             listed = {one["id"]: one for one in (await ask(app, "/v1/adapters", key=two.mine.secret)).json()["data"]}
@@ -458,7 +458,7 @@ async def test_uploaded_used_and_deleted_by_its_tenant_alone(two, tmp_path):
         assert_error(
             await ask(app, "/v1/adapters", body | {"config": {}}, key=secret), 400, "adapter_refused", param="config"
         )
-        before = await runtime.epoch.current()
+        before = await runtime.catalogue.epoch.current()
         made = await ask(app, "/v1/adapters", body, key=secret)
         assert made.status == 200, made.body
         name = f"{two.mine.tenant.slug}/fresh"
@@ -470,8 +470,8 @@ async def test_uploaded_used_and_deleted_by_its_tenant_alone(two, tmp_path):
         assert_error(await ask(app, f"/v1/adapters/{name}", key=two.theirs.secret), 404, "adapter_not_found")
         gone = await ask(app, f"/v1/adapters/{name}", method="DELETE", key=two.theirs.secret)
         assert_error(gone, 404, "adapter_not_found")
-        while await runtime.epoch.current() == before:
-            await runtime.epoch.next()
+        while await runtime.catalogue.epoch.current() == before:
+            await runtime.catalogue.epoch.next()
         # No worker has it yet, which is no fault of the request.
         assert_error(await chat(app, two.mine, name), 503, "adapter_not_ready")
         assert engine.prepares

@@ -30,8 +30,8 @@ from fleet.remote_models import add_remote_model
 from inference.config import EngineConfig
 from inference.sources.adapters import WEIGHTS
 from routing import catalogue
+from routing.hook import OwnTerms
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
-from routing.own_models import OwnTerms
 from routing.services.catalogue import add_model, remove_model
 from routing.services.defaults import ensure_default_routes
 from tenancy.models import CatalogueEpoch, Project

@@ -12,7 +12,7 @@ import pytest
 from gateway.errors.refusal import Refusal
 from gateway.http.request import uploads
 from gateway.wire import decode as decoding
-from gateway.wire.limits import MAX_JSON_DEPTH
+from gateway.wire.decode import MAX_JSON_DEPTH
 from tests.gateway.apis.client import Exchange, ask, assert_error
 
 CHAT = "/v1/chat/completions"

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from billing.limits.types import Bucket
-from billing.writer.budgets import BudgetRow
+from billing.writer.view import BudgetRow
 from tests.gateway.apis.client import ask, assert_error
 from tests.gateway.apis.websocket.socket import Socket
 from tests.gateway.apis.world import COST, PROMPT_COST

@@ -12,7 +12,7 @@ import websockets.exceptions
 from openai import AsyncOpenAI, OpenAI
 from openai.lib.responses_websocket import AsyncResponsesWebSocketSession, ResponsesWebSocketLimits
 
-from billing.writer.errors import WriterError
+from billing.writer.entry import WriterError
 from billing.writer.operations import Settle
 from tenancy.models import APIKey
 from tests.gateway.apis.server import sdk, serving, with_runtime
@@ -241,7 +241,7 @@ async def test_errors_are_the_sdks_exceptions(tmp_path):
         with pytest.raises(openai.AuthenticationError):
             await client.with_options(api_key="sk-sluice-none").models.list()
         await in_database(APIKey.objects.unscoped().filter(id=world.key_id).update, expires_at="2020-01-01T00:00Z")
-        await runtime.epoch.next()
+        await runtime.catalogue.epoch.next()
         with pytest.raises(openai.AuthenticationError) as expired:
             await ask(model="fake", messages=HI)
         assert expired.value.code == "api_key_expired"
@@ -333,7 +333,7 @@ async def test_websocket_client_that_leaves_is_charged_for_what_ran(tmp_path):
 async def test_usage_is_told_pending_and_settled_to_its_own_tenant(tmp_path):
     async with stage(tmp_path, hang_at=3) as (world, runtime, client):
         other = await in_database(make_other)
-        await runtime.epoch.next()
+        await runtime.catalogue.epoch.next()
         stream = await client.chat.completions.create(model="fake", messages=HI, stream=True)
         answer = (await anext(aiter(stream))).id
         pending = await client.get(f"/usage/{answer}", cast_to=dict)
@@ -370,7 +370,7 @@ def make_other():
 
 async def started(runtime, *, tokens):
     """Return when the one generation that runs has generated so many tokens."""
-    await until(lambda: any(live.checkpoint().get("output", 0) >= tokens for live in runtime.live.values()))
+    await until(lambda: any(live.checkpoint().get("output", 0) >= tokens for live in runtime.requests.live.values()))
 
 
 async def test_two_hundred_at_once_are_all_answered_on_the_business_plan(tmp_path):
@@ -379,7 +379,7 @@ async def test_two_hundred_at_once_are_all_answered_on_the_business_plan(tmp_pat
         async with AsyncOpenAI(api_key=world.secret, base_url=client.base_url) as unmodified:
             asked = (unmodified.chat.completions.create(model="fake", messages=HI) for _ in range(200))
             answering = asyncio.gather(*asked)
-            await until(lambda: runtime.gate.waiting >= 200 - 64)
+            await until(lambda: runtime.requests.gate.waiting >= 200 - 64)
             engine_of(runtime, world).release()
             answers = await answering
         assert {answer.choices[0].message.content for answer in answers} == {"one two three"}

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from gateway.generation.admission import request_of
-from gateway.runtime.principal import LOWEST_BAND
+from gateway.runtime.principals import LOWEST_BAND
 from tests.gateway.apis.client import ask
 
 HI = [{"role": "user", "content": "Hi"}]

@@ -12,10 +12,10 @@ from uuid import UUID
 from django.db import connections
 
 from billing.rating import CardPrices
-from billing.writer.errors import WriterError
+from billing.writer.entry import WriterError
 from billing.writer.operations import Release, Reserve, Settle
 from gateway.errors.refusal import Refusal
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
 from inference.types import FinishReason
 from routing.catalogue import ModelEntry
 from tests.gateway.doubles import make_stand
@@ -81,7 +81,7 @@ class World:
     @property
     def generations(self):
         """Every generation that has begun."""
-        return self.runtime.generations
+        return self.runtime.requests.generations
 
     @property
     def intent(self):
@@ -94,7 +94,7 @@ class World:
 
     def let_see(self, model: str, images: str) -> None:
         """Change which images the deployment of `model` takes."""
-        [deployment] = self.runtime.snapshot.catalogue.deployments[model]
+        [deployment] = self.runtime.catalogue.snapshot.catalogue.deployments[model]
         deployment.options["images"] = images
         engine = self.stand.engine_of(model)
         engine.options = replace(engine.options, images=images)
@@ -121,7 +121,7 @@ class World:
         """Return when all work has ended; raise what it raised. Nothing is held then but what the ledger's absence
         left so.
         """
-        for ended in await asyncio.gather(*self.runtime.supervised, return_exceptions=True):
+        for ended in await asyncio.gather(*self.runtime.requests.supervised, return_exceptions=True):
             if isinstance(ended, Exception):
                 raise ended
         assert self.is_ledger_away or not self.stand.writer.wallet.held

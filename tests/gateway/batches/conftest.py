@@ -15,12 +15,12 @@ from billing.models import UsageRecord
 from gateway.apis.batches.running import Lines
 from gateway.apis.endpoints import POSTS
 from gateway.batches.driver import Driver
-from gateway.batches.files.models import StoredFile
-from gateway.batches.files.services import begin_file, finish_file
+from gateway.batches.files import StoredFile, begin_file, finish_file
 from gateway.batches.intake import take_in
 from gateway.batches.models import Batch, BatchLine
 from gateway.batches.results import finish
 from gateway.batches.services import add_batch, new_batch
+from gateway.runtime.requests import Stage
 from tests.gateway.apis.server import sdk, serving, with_runtime
 from tests.gateway.world import in_database, make_world, opened, settled
 
@@ -122,7 +122,9 @@ async def stage(place, settings, *, runs_lines=False, **options):
 def driving(runtime, slots=4):
     """Yield a driver of the gateway's lines that is stepped by hand."""
     with closing(DatabaseThreads(1)) as threads:
-        driver = Driver(Lines(runtime, POSTS).ask, threads, slots, rests=lambda: runtime.is_draining)
+        driver = Driver(
+            Lines(runtime, POSTS).ask, threads, slots, rests=lambda: runtime.requests.stage is Stage.DRAINING
+        )
         with closing(driver):
             yield driver
 

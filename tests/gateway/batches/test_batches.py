@@ -196,7 +196,7 @@ async def test_a_line_needs_the_rights_of_the_key_when_it_runs(place, settings):
             await in_database(take_in)
             await in_database(take_away, scene.world)
             for _ in range(2):  # the next reading of the epoch may have begun before
-                await scene.runtime.epoch.next()
+                await scene.runtime.catalogue.epoch.next()
             await run_jobs(scene.runtime)
             output, errors = await in_database(scene.desk.results, batch)
             assert output == []
@@ -226,7 +226,7 @@ async def test_a_line_that_ran_is_answered_though_its_key_is_for_other_models_si
         first = await lines.ask(line, False)
         await in_database(narrow, scene.world)
         for _ in range(2):
-            await scene.runtime.epoch.next()
+            await scene.runtime.catalogue.epoch.next()
         again = await lines.ask(line, False)
         assert (first.status, again.status, again.body) == (200, 200, first.body)
         refused = await lines.ask(other, False)
@@ -259,8 +259,8 @@ async def test_a_gateway_that_stops_in_the_middle_costs_nothing_twice(place, set
         await in_database(take_in)
         with driving(scene.runtime) as driver:
             await driver.step()
-            await until(lambda: scene.runtime.live)
-            await scene.runtime.drain(patience=0)
+            await until(lambda: scene.runtime.requests.live)
+            await scene.runtime.requests.drain(patience=0)
             await driver.step()
         await in_database(make_due)
     async with opened(place) as runtime:

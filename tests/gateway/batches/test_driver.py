@@ -19,8 +19,7 @@ from base.ids import uuid7
 from base.leases import LEASE
 from gateway.batches import claims, outcomes, results
 from gateway.batches.driver import Driver
-from gateway.batches.files.models import StoredFile
-from gateway.batches.files.services import delete_file, removal
+from gateway.batches.files import StoredFile, delete_file, removal
 from gateway.batches.intake import take_in
 from gateway.batches.models import Batch, BatchLine
 from gateway.batches.outcomes import Reply, UnknownError

@@ -11,8 +11,7 @@ import pytest
 from base import clock, storage
 from base.leases import LEASE
 from gateway.batches import intake, lines
-from gateway.batches.files.models import StoredFile
-from gateway.batches.files.services import delete_file
+from gateway.batches.files import StoredFile, delete_file
 from gateway.batches.intake import take_in
 from gateway.batches.models import Batch, BatchLine
 from gateway.batches.results import finish

@@ -14,7 +14,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.admission import request_of
 from gateway.generation.generation import start_generation
 from gateway.http.access import require_use
-from gateway.runtime.principal import LOWEST_BAND
+from gateway.runtime.principals import LOWEST_BAND
 from tenancy.services.networks import parsed_networks
 from tests.gateway.doubles import CARD, FAKE, collect, make_intent, make_stand
 from tests.gateway.generation.test_fallback import make_two
@@ -82,13 +82,13 @@ async def test_a_full_batch_keeps_no_other_request_of_its_tenant_waiting():
     third = asyncio.create_task(start(stand, principal))
     mine = asyncio.create_task(start(stand, stand.principal))
     assert (await stand.generation(2)).principal is stand.principal
-    assert stand.runtime.gate.waiting == 1
+    assert stand.runtime.requests.gate.waiting == 1
     third.cancel()
-    for generation in stand.runtime.generations:
+    for generation in stand.runtime.requests.generations:
         generation.client_left()
     await asyncio.gather(*hung, mine, third, return_exceptions=True)
     await stand.settled()
-    assert (stand.places(), len(stand.runtime.gate)) == (0, 0)
+    assert (stand.places(), len(stand.runtime.requests.gate)) == (0, 0)
 
 
 async def test_engines_take_it_last_and_lend_its_rows_but_share_its_tenants_cache():

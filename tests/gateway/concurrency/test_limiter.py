@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.concurrency.limiter import ConcurrencyLimiter
+from gateway.concurrency import ConcurrencyLimiter
 from gateway.errors.refusal import Refusal
 from tests.gateway.doubles import make_principal
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.concurrency.pace import ABOUT_SECONDS, LONGEST_REST, REST, Pace
+from gateway.concurrency import ABOUT_SECONDS, LONGEST_REST, REST, Pace
 
 
 class Clock:

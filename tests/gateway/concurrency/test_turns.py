@@ -10,7 +10,7 @@ import pytest
 from billing.limits.memory import MemoryRateStore
 from billing.limits.redis import store as redis_store
 from billing.limits.types import Limited, Take, Taken
-from gateway.concurrency.turns import Turns, lease_in_turn
+from gateway.concurrency import Turns, lease_in_turn
 from gateway.errors.refusal import Refusal
 from gateway.runtime.hints import Hints
 from tests.billing.limits.contract import SECOND, bucket, lease

@@ -67,10 +67,10 @@ def stop_before(bench, monkeypatch, point, gate):
 
 def lose(runtime):
     """Let the process be another one, which knows nothing of what the lost one did; its leases are over."""
-    runtime.live.clear()
+    runtime.requests.live.clear()
     runtime.replays._keepers.clear()
     runtime.replays._opening.clear()
-    runtime.replays._owner = runtime.incarnation = uuid7()
+    runtime.replays._owner = runtime.requests.incarnation = uuid7()
 
 
 def end_leases():

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from base import storage
-from gateway.batches.files import services
-from gateway.batches.files.models import StoredFile
+from gateway.batches import files
+from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch
 from gateway.durable import answers
 from gateway.errors.refusal import Refusal
@@ -104,7 +104,7 @@ async def test_an_upload_whose_like_takes_the_last_room_meanwhile_gets_its_file(
     async with gateway() as bench:
         first = await upload(bench).finished()
         monkeypatch.setattr(answers, "is_known", lambda _: bool(known))
-        monkeypatch.setattr(services, "require_room", last_room_is_taken)
+        monkeypatch.setattr(files, "require_room", last_room_is_taken)
         again = await upload(bench).finished()
         assert (again.status, again.body, len(known)) == (200, first.body, 1)
 

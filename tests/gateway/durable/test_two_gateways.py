@@ -39,8 +39,9 @@ def _quick_looks(monkeypatch):
 async def beside(bench, redis=None):
     """Another gateway beside the first, which shares nothing with it but the database, the engine, and Redis."""
     runtime = copy.copy(bench.runtime)
-    runtime.live = {}
-    runtime.replays = Replays(runtime.threads, runtime.own_threads, uuid7(), runtime.supervise)
+    runtime.requests = copy.copy(bench.runtime.requests)
+    runtime.requests.live = {}
+    runtime.replays = Replays(runtime.threads, runtime.own_threads, uuid7(), runtime.requests.supervise)
     mirrors = []
     if redis is not None:
         for one in (bench.runtime, runtime):
@@ -282,8 +283,8 @@ async def test_nobody_else_cancels_a_response(gateway):
         refused = await other.ask({}, key=None, path=path, secret=stranger.secret).finished()
         assert (refused.status, refused.json()["error"]["code"]) == (404, "response_not_found")
         await second.leave()
-        await until(lambda: not other.runtime._tasks - bench.runtime._tasks)
-        assert await in_database(to_cancel, bench.runtime.incarnation) == []
+        await until(lambda: not other.runtime.requests._tasks - bench.runtime.requests._tasks)
+        assert await in_database(to_cancel, bench.runtime.requests.incarnation) == []
         bench.engine.release()
         assert (await first.until(*ENDS))[-1]["type"] == "response.completed"
         await first.leave()
@@ -292,7 +293,7 @@ async def test_nobody_else_cancels_a_response(gateway):
 async def cancelled_by(bench):
     """Have the gateway look for what it is to cancel until it has found something."""
     async with asyncio.timeout(120):
-        while not await in_database(to_cancel, bench.runtime.incarnation):  # noqa: ASYNC110 - nobody tells
+        while not await in_database(to_cancel, bench.runtime.requests.incarnation):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.001)
     await cancel_as_asked(bench.runtime)
 

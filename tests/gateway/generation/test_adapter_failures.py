@@ -9,7 +9,7 @@ import pytest
 from base.ids import uuid7
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
-from gateway.runtime import engine_entry
+from gateway.runtime import engines as engines_module
 from inference.errors import EngineError, InvalidRequestError, OverloadedError
 from routing.catalogue import RuleEntry
 from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
@@ -29,13 +29,13 @@ async def make_adapters(targets=("desk",), fallbacks=("base",), **options):
     """A stand with one replica that serves a base and two adapters of it, and a rule for ``auto``."""
     rule = RuleEntry("r", "", "", None, None, *(tuple((name, 1) for name in names) for names in (targets, fallbacks)))
     stand = await make_stand(models=(BASE,), rules=(rule,), adapters=tuple(ADAPTERS.values()), **options)
-    book = stand.runtime.snapshot.catalogue
+    book = stand.runtime.catalogue.snapshot.catalogue
     [deployment] = book.deployments["base"]
     served = {name: (replace(deployment, model=name, adapter=key),) for name, key in ADAPTERS.items()}
     book = replace(
         book, models={one.name: one for one in (BASE, DESK, TONE)}, deployments={**book.deployments, **served}
     )
-    stand.runtime.snapshot = replace(stand.runtime.snapshot, catalogue=book)
+    stand.runtime.catalogue.snapshot = replace(stand.runtime.catalogue.snapshot, catalogue=book)
     return stand
 
 
@@ -140,7 +140,7 @@ async def test_times_to_first_token_are_an_adapters_own(monkeypatch):
         entry.took(700)
         entry.took(90_000, "tone-id")
     assert (engines.ttft_ms(deployment, 50), engines.ttft_ms(deployment, 50, "tone-id")) == (700, 90_000)
-    monkeypatch.setattr(engine_entry, "TTFT_ADAPTERS", 2)
+    monkeypatch.setattr(engines_module, "TTFT_ADAPTERS", 2)
     entry.took(1, "another")
     assert (len(entry.ttfts("another")), len(entry.ttfts("tone-id")), entry.ttfts("desk-id")) == (1, 5, [])
     assert len(entry._ttfts) <= 3

@@ -12,8 +12,9 @@ from base.ids import uuid7
 from billing.rating import charge
 from billing.writer.operations import Extend, Release, Settle
 from gateway.errors.refusal import Refusal
-from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
+from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
+from gateway.generation.placement import MOST_ATTEMPTS
 from inference.errors import InvalidRequestError
 from inference.types import (
     Delta,
@@ -60,7 +61,7 @@ async def assert_clean(stand, others=1):
     assert not stand.writer.holds
     assert stand.writer.wallet.held == 0
     assert stand.places() == 0
-    assert len(stand.runtime.gate) == 0
+    assert len(stand.runtime.requests.gate) == 0
     assert not any(entry.requests for entry in entries(stand))
     assert sum(entry.uncached for entry in entries(stand)) == 100_000 * others
 
@@ -377,7 +378,7 @@ async def test_a_stream_goes_on_with_the_model_that_began_it():
     rules = (RuleEntry("r", "", "", None, None, (("fake", 1), ("sibling", 1)), ()),)
     for _ in range(12):  # drawn anew, one in two would be another
         stand = await make_stand(models=(FAKE, replace(FAKE, name="sibling")), rules=rules, replicas=2, tokens=TOKENS)
-        deployments = (await stand.runtime.current_snapshot()).catalogue.deployments
+        deployments = (await stand.runtime.catalogue.current()).catalogue.deployments
         deployments["sibling"] = tuple(replace(one, model="sibling") for one in deployments["fake"])
         for entry in entries(stand)[1:]:
             entry.uncached += 100_000

@@ -13,14 +13,14 @@ import pytest
 from asgiref.sync import sync_to_async
 
 from base.ids import uuid7
-from gateway.generation import choosing, dry_run
-from gateway.generation.choosing import COMPARED_CHARACTERS
+from gateway.generation import dry_run, placement
 from gateway.generation.counting import count
 from gateway.generation.dry_run import Wanted
 from gateway.generation.generation import start_generation
+from gateway.generation.placement import COMPARED_CHARACTERS
 from gateway.runtime import examples as examples_module
 from gateway.runtime.conversations import keys_of
-from gateway.runtime.live import Live
+from gateway.runtime.data_plane import Live
 from gateway.runtime.tenant_cache import SHARE, TenantCache
 from inference.errors import InvalidRequestError
 from inference.messages import Message, Reasoning, ToolCall, ToolResult
@@ -42,7 +42,7 @@ REST = RuleEntry("rest", "", "", None, None, (("general", 1),))
 async def make_auto(*rules, read=True, terms=None):
     stand = await make_stand(models=(GENERAL, DESK, VECTORS), rules=rules or (LABELS, REST), terms=terms)
     if read:
-        await stand.runtime.examples.read(stand.runtime.snapshot.catalogue)
+        await stand.runtime.catalogue.examples.read(stand.runtime.catalogue.snapshot.catalogue)
     stand.before = stand.engine_of("vectors").prepares
     return stand
 
@@ -127,13 +127,13 @@ async def test_without_examples_nothing_is_read_either():
 async def test_examples_are_read_once_and_again_only_where_they_changed():
     stand = await make_auto()
     assert stand.before == 1  # both in one request
-    catalogue = stand.runtime.snapshot.catalogue
-    await stand.runtime.examples.read(catalogue)
+    catalogue = stand.runtime.catalogue.snapshot.catalogue
+    await stand.runtime.catalogue.examples.read(catalogue)
     assert asked(stand) == 0
     more = replace(LABELS, examples=(*LABELS.examples, "One more."))
-    await stand.runtime.examples.read(replace(catalogue, rules=(more, REST)))
+    await stand.runtime.catalogue.examples.read(replace(catalogue, rules=(more, REST)))
     assert asked(stand) == 1
-    assert len(stand.runtime.examples._vectors) == 3
+    assert len(stand.runtime.catalogue.examples._vectors) == 3
 
 
 async def test_a_tenants_own_text_is_compared_once_and_anothers_anew():
@@ -170,18 +170,18 @@ async def test_an_embedding_model_that_fails_stops_no_request(options, says):
 
 async def test_examples_that_are_not_read_in_time_stop_no_request():
     stand = await make_auto(read=False)
-    stand.runtime.examples._seconds = 0.0
+    stand.runtime.catalogue.examples._seconds = 0.0
     told = await ask(stand, LABEL)
     assert told["model"] == "general"
     assert step(told, "examples")["value"] == "the rules' examples are not read yet, after 0 s"
-    stand.runtime.examples._seconds = 60.0  # who has just waited in vain waits no more for a while
+    stand.runtime.catalogue.examples._seconds = 60.0  # who has just waited in vain waits no more for a while
     assert step(await ask(stand, LABEL), "examples")["value"] == "the rules' examples are not read yet"
     assert asked(stand) == 0
 
 
 async def test_a_request_waits_for_examples_that_are_being_read():
     stand = await make_auto(read=False)
-    examples, catalogue = stand.runtime.examples, stand.runtime.snapshot.catalogue
+    examples, catalogue = stand.runtime.catalogue.examples, stand.runtime.catalogue.snapshot.catalogue
     examples._seconds = 60.0
     asker = examples_module.Asker(stand.principal.tenant, "t", 0, 1000)
     asking = asyncio.create_task(examples.compare(catalogue, (LABELS,), (LABEL,), asker))
@@ -193,17 +193,17 @@ async def test_a_request_waits_for_examples_that_are_being_read():
 
 async def test_nobody_waits_for_examples_that_the_model_failed_to_read():
     stand = await make_auto(read=False)
-    stand.runtime.examples._seconds = 60.0
+    stand.runtime.catalogue.examples._seconds = 60.0
     engine = stand.engine_of("vectors")
     engine.options = replace(engine.options, prepare_error="overloaded")
-    await stand.runtime.examples.read(stand.runtime.snapshot.catalogue)
+    await stand.runtime.catalogue.examples.read(stand.runtime.catalogue.snapshot.catalogue)
     told = step(await ask(stand, LABEL), "examples")
     assert told["value"] == "the rules' examples are not read yet: the embedding model failed to"
 
 
 async def test_a_new_gateway_is_ready_when_its_examples_are_read():
     stand = await make_auto(read=False)
-    examples, catalogue = stand.runtime.examples, stand.runtime.snapshot.catalogue
+    examples, catalogue = stand.runtime.catalogue.examples, stand.runtime.catalogue.snapshot.catalogue
     assert examples.unread(catalogue, is_serving=False) == ""  # that no deployment is ready is told already
     assert (await stand.runtime.readiness())["examples"] == "the rules' examples are not read yet"
     await examples.read(catalogue)
@@ -216,7 +216,7 @@ async def test_a_new_gateway_is_ready_when_its_examples_are_read():
 async def test_a_new_gateway_waits_for_no_examples_that_will_not_come(monkeypatch, rules, seconds):
     monkeypatch.setattr(examples_module, "FIRST_SECONDS", seconds)
     stand = await make_auto(*rules, read=False)
-    assert stand.runtime.examples.unread(stand.runtime.snapshot.catalogue, is_serving=True) == ""
+    assert stand.runtime.catalogue.examples.unread(stand.runtime.catalogue.snapshot.catalogue, is_serving=True) == ""
 
 
 async def test_who_is_late_is_not_waited_for_again_at_once(settings):
@@ -227,7 +227,7 @@ async def test_who_is_late_is_not_waited_for_again_at_once(settings):
     sent = asked(stand)
     assert "late a moment ago" in step(await ask(stand, LABEL), "examples")["value"]
     assert asked(stand) == sent
-    assert stand.runtime.examples._turns == {}
+    assert stand.runtime.catalogue.examples._turns == {}
 
 
 async def test_a_flood_of_one_tenant_waits_for_no_more_comparisons_than_it_may(monkeypatch):
@@ -245,12 +245,14 @@ async def test_a_flood_of_one_tenant_waits_for_no_more_comparisons_than_it_may(m
         return await prepare(request)
 
     monkeypatch.setattr(engine, "prepare", slowly)
-    monkeypatch.setattr(stand.runtime.examples, "_seconds", 60.0)
-    catalogue = stand.runtime.snapshot.catalogue
+    monkeypatch.setattr(stand.runtime.catalogue.examples, "_seconds", 60.0)
+    catalogue = stand.runtime.catalogue.snapshot.catalogue
     asker = examples_module.Asker(stand.principal.tenant, "t", 0, 1000)
 
     def compare(number, who=asker):
-        return asyncio.create_task(stand.runtime.examples.compare(catalogue, (LABELS,), (f"text {number}",), who))
+        return asyncio.create_task(
+            stand.runtime.catalogue.examples.compare(catalogue, (LABELS,), (f"text {number}",), who)
+        )
 
     most = examples_module.MOST_OF_A_TENANT + examples_module.MOST_WAITING
     running = [compare(number) for number in range(most)]
@@ -262,14 +264,14 @@ async def test_a_flood_of_one_tenant_waits_for_no_more_comparisons_than_it_may(m
     release.set()
     told = await asyncio.gather(*running, other)
     assert not any(one.abstained for one in told)
-    assert stand.runtime.examples._turns == {}
+    assert stand.runtime.catalogue.examples._turns == {}
 
 
 async def test_who_waited_too_long_behind_its_own_requests_is_told_so_and_marks_nobody_late(monkeypatch):
     stand = await make_auto()
     release = asyncio.Event()
     monkeypatch.setattr(stand.engine_of("vectors"), "prepare", lambda _: release.wait())
-    examples, catalogue = stand.runtime.examples, stand.runtime.snapshot.catalogue
+    examples, catalogue = stand.runtime.catalogue.examples, stand.runtime.catalogue.snapshot.catalogue
     examples._seconds = 60.0
     asker = examples_module.Asker(stand.principal.tenant, "t", 0, 1000)
     running = [
@@ -289,9 +291,9 @@ async def test_who_waited_too_long_behind_its_own_requests_is_told_so_and_marks_
 
 async def test_who_floods_makes_no_other_tenants_comparisons_late(settings):
     stand = await make_auto()
-    stand.runtime.examples._seconds = 0.0
+    stand.runtime.catalogue.examples._seconds = 0.0
     assert "longer than 0 s" in step(await ask(stand, LABEL), "examples")["value"]
-    stand.runtime.examples._seconds = 60.0
+    stand.runtime.catalogue.examples._seconds = 60.0
     assert (await ask(stand, LABEL, principal=make_principal(stand.principal.wallet)))["model"] == "desk"
     assert "late a moment ago" in step(await ask(stand, LABEL), "examples")["value"]
 
@@ -316,13 +318,13 @@ async def test_an_example_without_a_vector_leaves_the_others_theirs(monkeypatch)
         return await prepare(request)
 
     monkeypatch.setattr(engine, "prepare", choosy)
-    await stand.runtime.examples.read(stand.runtime.snapshot.catalogue)
+    await stand.runtime.catalogue.examples.read(stand.runtime.catalogue.snapshot.catalogue)
     assert (await ask(stand, LABEL))["model"] == "desk"
 
 
 async def test_vectors_of_deployments_that_are_gone_are_forgotten():
     stand = await make_auto()
-    examples, catalogue = stand.runtime.examples, stand.runtime.snapshot.catalogue
+    examples, catalogue = stand.runtime.catalogue.examples, stand.runtime.catalogue.snapshot.catalogue
     [deployment] = catalogue.deployments["vectors"]
     for number in range(3):  # edited, so that what it gave before can't be compared with what it gives
         edited = replace(deployment, options={**deployment.options, "pooling": str(number)})
@@ -333,9 +335,9 @@ async def test_vectors_of_deployments_that_are_gone_are_forgotten():
 
 async def test_no_tenants_own_model_compares_what_others_ask():
     stand = await make_auto()
-    catalogue = stand.runtime.snapshot.catalogue
+    catalogue = stand.runtime.catalogue.snapshot.catalogue
     own = replace(VECTORS, tenant=uuid7())
-    compared = await stand.runtime.examples.compare(
+    compared = await stand.runtime.catalogue.examples.compare(
         replace(catalogue, models={**catalogue.models, "vectors": own}),
         (LABELS,),
         ("x",),
@@ -347,12 +349,12 @@ async def test_no_tenants_own_model_compares_what_others_ask():
 async def test_another_tenants_rule_neither_finds_a_task_nor_is_told():
     theirs = replace(LABELS, name="acme's tickets", targets=(("private", 1),))
     stand = await make_auto(theirs, REST)
-    catalogue = stand.runtime.snapshot.catalogue
+    catalogue = stand.runtime.catalogue.snapshot.catalogue
     private = replace(DESK, name="private", tenant=uuid7())
     models = {**catalogue.models, "private": private}
     deployments = {**catalogue.deployments, "private": catalogue.deployments["desk"]}
-    stand.runtime.snapshot = replace(
-        stand.runtime.snapshot, catalogue=replace(catalogue, models=models, deployments=deployments)
+    stand.runtime.catalogue.snapshot = replace(
+        stand.runtime.catalogue.snapshot, catalogue=replace(catalogue, models=models, deployments=deployments)
     )
     told = await ask(stand, LABEL)
     assert (told["model"], told["task_source"], asked(stand)) == ("general", "plan", 0)
@@ -363,7 +365,7 @@ async def test_another_tenants_rule_neither_finds_a_task_nor_is_told():
 async def test_what_is_remembered_holds_no_rules_texts():
     stand = await make_auto()
     await ask(stand, LABEL)
-    [part] = stand.runtime.examples._remembered._parts.values()
+    [part] = stand.runtime.catalogue.examples._remembered._parts.values()
     assert LABELS.examples[1] not in str(list(part))
 
 
@@ -372,24 +374,24 @@ async def test_what_is_remembered_is_bounded(monkeypatch):
     stand = await make_auto()
     for number in range(5):
         await ask(stand, f"text {number}")
-    assert len(stand.runtime.examples._remembered) == 2
+    assert len(stand.runtime.catalogue.examples._remembered) == 2
 
 
 def test_the_first_and_last_lines_are_compared_since_an_instruction_stands_there():
     long = "Which label?" + "a" * 1000 + "\n\nHello, my lamp is broken.\n" + "b" * 1000 + " Thanks!\n"
     intent = make_intent(messages=(Message("system", ("Label it.",)), Message("user", (long,))))
-    texts = choosing.texts_of(intent)
+    texts = placement.texts_of(intent)
     assert texts[0] == "Label it."
     assert [len(text) for text in texts[1:]] == [COMPARED_CHARACTERS] * 2
     assert (texts[1][:12], texts[2][-7:]) == ("Which label?", "Thanks!")
     many = "What is this? " + "x" * 600 + "\nab" * 200_000 + "\r\nThanks."
     tracemalloc.start()
-    assert choosing.ends_of(many)[1] == "Thanks."
+    assert placement.ends_of(many)[1] == "Thanks."
     assert tracemalloc.get_traced_memory()[1] < len(many)  # not one string for each line
     tracemalloc.stop()
     raw = msgspec.structs.replace(intent, messages=(), prompt=(1, 2))
-    assert choosing.texts_of(raw) == ()
-    assert choosing.texts_of(msgspec.structs.replace(raw, prompt=" x ")) == ("x",)
+    assert placement.texts_of(raw) == ()
+    assert placement.texts_of(msgspec.structs.replace(raw, prompt=" x ")) == ("x",)
 
 
 # -- conversations ----------------------------------------------------------------------------------------------------
@@ -397,8 +399,8 @@ def test_the_first_and_last_lines_are_compared_since_an_instruction_stands_there
 
 async def test_a_conversation_stays_with_its_model():
     stand = await make_auto()
-    stand.runtime.snapshot = replace(
-        stand.runtime.snapshot, prices={**stand.runtime.snapshot.prices, "desk-card": CARD}
+    stand.runtime.catalogue.snapshot = replace(
+        stand.runtime.catalogue.snapshot, prices={**stand.runtime.catalogue.snapshot.prices, "desk-card": CARD}
     )
     assert (await ask(stand, LABEL))["model"] == "desk"
     told = await ask(stand, LABEL, "billing", "Thank you!")
@@ -413,12 +415,12 @@ async def test_a_conversation_stays_with_its_model():
 
 async def test_another_tenants_many_conversations_move_nobody_elses_to_another_model():
     stand = await make_auto()
-    stand.runtime.conversations = TenantCache(most=4)
+    stand.runtime.catalogue.conversations = TenantCache(most=4)
     flooding = make_principal(stand.principal.wallet)
     assert (await ask(stand, LABEL))["model"] == "desk"
     for number in range(8):
         await ask(stand, f"Hello number {number}", principal=flooding)
-    assert len(stand.runtime.conversations) == 4
+    assert len(stand.runtime.catalogue.conversations) == 4
     assert (await ask(stand, LABEL, "billing", "Thank you!"))["model"] == "desk"
 
 
@@ -515,7 +517,7 @@ async def test_the_dry_run_abstains_for_specialists_that_are_not_sure(wanted, mo
 
 async def test_the_time_to_first_token_of_a_deployment_is_measured():
     stand = await make_auto(REST)
-    engines, [deployment] = stand.runtime.engines, stand.runtime.snapshot.catalogue.deployments["general"]
+    engines, [deployment] = stand.runtime.engines, stand.runtime.catalogue.snapshot.catalogue.deployments["general"]
     for _ in range(4):
         await ask(stand, "x")
     assert engines.ttft_ms(deployment.id, 50) is None

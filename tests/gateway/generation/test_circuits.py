@@ -9,8 +9,7 @@ import pytest
 from base.ids import uuid7
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
-from gateway.runtime.breaker import FAILURES
-from gateway.runtime.flight import has_failed
+from gateway.runtime.engines import FAILURES, has_failed
 from inference.types import EngineFault, Finished, FinishReason, Usage
 from tests.gateway.doubles import FAKE, collect, make_intent, make_principal, make_stand
 

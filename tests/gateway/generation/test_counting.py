@@ -22,7 +22,7 @@ async def test_a_count_is_what_would_run_and_costs_nothing():
     assert stand.engine._prepared == {}  # forgotten at once
     assert stand.places() == 0
     assert len(counting) == 0
-    load = stand.runtime.engines.load(stand.runtime.snapshot.catalogue.deployments["fake"][0].replicas[0].id)
+    load = stand.runtime.engines.load(stand.runtime.catalogue.snapshot.catalogue.deployments["fake"][0].replicas[0].id)
     assert load == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway.generation.events import EventBuffer
+from gateway.generation.items import EventBuffer
 from inference.types import Delta, FinishReason, PositionLogprobs, Started, TokenLogprob, Usage
 
 

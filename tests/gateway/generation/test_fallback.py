@@ -10,7 +10,7 @@ import pytest
 
 from base.ids import uuid7
 from billing.rating import CardPrices
-from billing.writer.errors import WriterError
+from billing.writer.entry import WriterError
 from billing.writer.operations import Extend, Refused, Release, Repin, Reserve, Settle
 from gateway.apis.chat.endpoint import ChatFormat
 from gateway.apis.chat.wire import ChatRequest
@@ -18,8 +18,8 @@ from gateway.apis.responses.endpoint import ResponseFormat
 from gateway.apis.responses.events import ResponseEvents
 from gateway.apis.responses.wire import ResponseRequest
 from gateway.errors.refusal import Refusal
+from gateway.generation import credit
 from gateway.generation import generation as generation_module
-from gateway.generation import pricing
 from gateway.generation.attempts import attempt_id
 from gateway.generation.generation import start_generation
 from gateway.wire.decode import decode
@@ -43,8 +43,8 @@ WHOLE = " ".join(f"w{n}" for n in range(1, TOKENS + 1))
 async def make_two(*, models=(TARGET, SPARE), spare_card=DEAR, target=None, **fields):
     """A stand with a target that fails as `target` says, and a spare model at another price."""
     stand = await make_stand(models=models, rules=(RULE,), tokens=TOKENS, **fields)
-    prices = {**stand.runtime.snapshot.prices, "spare-card": spare_card}
-    stand.runtime.snapshot = replace(stand.runtime.snapshot, prices=prices)
+    prices = {**stand.runtime.catalogue.snapshot.prices, "spare-card": spare_card}
+    stand.runtime.catalogue.snapshot = replace(stand.runtime.catalogue.snapshot, prices=prices)
     first = stand.engine_of("target")
     first.options = replace(first.options, **(target or {"generate_error": "overloaded"}))
     return stand
@@ -59,7 +59,7 @@ async def assert_clean(stand):
     assert not stand.writer.holds
     assert stand.writer.wallet.held == 0
     assert stand.places() == 0
-    assert len(stand.runtime.gate) == 0
+    assert len(stand.runtime.requests.gate) == 0
     assert not any(entry.requests or entry.uncached for entry in stand.runtime.engines.entries())
 
 
@@ -166,14 +166,14 @@ async def test_a_stream_whose_reader_knows_the_model_stays_with_it(stream, monke
 
 async def test_another_deployment_of_the_same_model_serves_before_a_fallback_does():
     stand = await make_stand(models=(TARGET, SPARE), rules=(RULE,), tokens=TOKENS)
-    catalogue = stand.runtime.snapshot.catalogue
+    catalogue = stand.runtime.catalogue.snapshot.catalogue
     [first] = catalogue.deployments["target"]
     second = make_deployment(TARGET, "target-2", tokens=TOKENS)
     deployments = {**catalogue.deployments, "target": (first, second)}
     catalogue = Catalogue(catalogue.models, deployments, catalogue.rules)
     stand.runtime.engines.follow(catalogue.all_deployments())
     await stand.runtime.engines.look()
-    stand.runtime.snapshot = replace(stand.runtime.snapshot, catalogue=catalogue)
+    stand.runtime.catalogue.snapshot = replace(stand.runtime.catalogue.snapshot, catalogue=catalogue)
     engines = {entry.deployment.name: entry.engine for entry in stand.runtime.engines.entries()}
     busy = next(entry for entry in stand.runtime.engines.entries() if entry.deployment.name == "target-2")
     busy.uncached += 100_000
@@ -190,7 +190,7 @@ async def test_another_deployment_of_the_same_model_serves_before_a_fallback_doe
 
 @pytest.mark.parametrize("how", ["error", "silence"])
 async def test_without_an_answer_of_the_ledger_nothing_runs_elsewhere(how, monkeypatch):
-    monkeypatch.setattr(pricing, "REPIN_SECONDS", 0.01)
+    monkeypatch.setattr(credit, "REPIN_SECONDS", 0.01)
     stand = await make_two()
 
     async def before(operation):

@@ -12,13 +12,13 @@ import pytest
 from base.ids import uuid7
 from billing.limits.types import Bucket, Lease, Taken
 from billing.rating import CardPrices, charge
-from billing.writer.budgets import BudgetRow
-from billing.writer.errors import WriterBusyError, WriterError
+from billing.writer.entry import WriterBusyError, WriterError
 from billing.writer.operations import Extend, Release, Reserve, Settle
-from gateway.concurrency.limiter import ConcurrencyLimiter
+from billing.writer.view import BudgetRow
+from gateway.concurrency import ConcurrencyLimiter
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
-from gateway.generation import admission, hold, settlement
+from gateway.generation import admission, credit, settlement
 from gateway.generation import generation as generation_module
 from gateway.generation.generation import start_generation
 from inference.messages import Message
@@ -36,8 +36,8 @@ def assert_clean(stand):
     assert not stand.writer.holds
     assert stand.writer.wallet.held == 0
     assert stand.places() == 0
-    assert len(stand.runtime.gate) == 0
-    assert not stand.runtime.live
+    assert len(stand.runtime.requests.gate) == 0
+    assert not stand.runtime.requests.live
 
 
 def bucket_used(stand):
@@ -476,10 +476,10 @@ async def test_answer_is_delivered_while_its_settlement_is_pending(monkeypatch, 
     assert text == "w1 w2 w3"
     assert (outcome.reason, outcome.error, outcome.charge) == (FinishReason.STOP, None, None)
     assert outcome.usage == Usage(input=100, output=3)
-    assert not stand.runtime.live
+    assert not stand.runtime.requests.live
     assert stand.places() == 0
     assert generation.id in stand.writer.holds
-    assert stand.runtime.closings[generation.id].charge == 1120
+    assert stand.runtime.requests.closings[generation.id].charge == 1120
 
 
 async def test_cut_stream_keeps_its_error_while_its_settlement_is_pending(monkeypatch):
@@ -551,7 +551,7 @@ async def test_extension_is_asked_for_early_when_the_reserve_took_long(monkeypat
 
 
 async def test_extension_is_tried_again_until_it_is_answered(monkeypatch):
-    monkeypatch.setattr(hold, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(credit, "RETRY_SECONDS", 0)
     stand = await make_stand(tokens=30)
     failures = iter([WriterError("away"), WriterError("away")])
 
@@ -598,7 +598,7 @@ async def test_slice_shrinks_to_what_the_credit_burst_lets_pass():
 
 async def test_tenant_at_its_concurrency_is_refused_before_anything_is_tokenised():
     stand = await make_stand(terms={"concurrency": 1}, tokens=5, hang_at=2)
-    stand.runtime.gate = ConcurrencyLimiter(length=0)
+    stand.runtime.requests.gate = ConcurrencyLimiter(length=0)
     first = await start(stand)
     await stand.engine.hanging()
     with pytest.raises(Refusal) as caught:
@@ -649,12 +649,12 @@ async def test_request_that_is_given_up_while_it_waits_has_touched_nothing():
     stand = await make_stand(terms={"concurrency": 1}, tokens=5, hang_at=2)
     first = await start(stand)
     waiting = asyncio.ensure_future(start(stand))
-    while not stand.runtime.gate.waiting:  # noqa: ASYNC110 - nobody tells
+    while not stand.runtime.requests.gate.waiting:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert (stand.runtime.gate.waiting, stand.engine.prepares, len(stand.writer.reserves)) == (0, 1, 1)
+    assert (stand.runtime.requests.gate.waiting, stand.engine.prepares, len(stand.writer.reserves)) == (0, 1, 1)
     stand.engine.release()
     await collect(first)
     assert_clean(stand)
@@ -664,9 +664,9 @@ async def test_drain_refuses_what_still_waits_when_its_patience_is_over():
     stand = await make_stand(terms={"concurrency": 1}, tokens=5, hang_at=2)
     first = await start(stand)
     waiting = asyncio.ensure_future(start(stand))
-    while not stand.runtime.gate.waiting:  # noqa: ASYNC110 - nobody tells
+    while not stand.runtime.requests.gate.waiting:  # noqa: ASYNC110 - nobody tells
         await asyncio.sleep(0)
-    assert await stand.runtime.drain(patience=0.01, last_patience=5)
+    assert await stand.runtime.requests.drain(patience=0.01, last_patience=5)
     with pytest.raises(Refusal) as caught:
         await waiting
     assert (caught.value.status, caught.value.code) == (503, "server_draining")
@@ -676,7 +676,7 @@ async def test_drain_refuses_what_still_waits_when_its_patience_is_over():
 
 async def test_place_taken_in_another_process_is_429_and_gives_the_buckets_back():
     stand = await make_stand(terms={"concurrency": 1})
-    stand.runtime.gate = ConcurrencyLimiter(seconds=0.05)
+    stand.runtime.requests.gate = ConcurrencyLimiter(seconds=0.05)
     tenant = stand.principal.tenant
     await stand.runtime.rates.take([], Lease(f"{{{tenant}}}:concurrency", 1, "elsewhere", 30_000_000))
     with pytest.raises(Refusal) as caught:
@@ -747,7 +747,7 @@ async def test_drain_refuses_new_requests_and_ends_the_running_ones():
     generation = await start(stand)
     await stand.engine.hanging()
     reading = asyncio.ensure_future(collect(generation))
-    assert await stand.runtime.drain(patience=0.01, last_patience=5)
+    assert await stand.runtime.requests.drain(patience=0.01, last_patience=5)
     with pytest.raises(Refusal) as caught:
         await start(stand)
     assert (caught.value.status, caught.value.code) == (503, "server_draining")
@@ -826,9 +826,9 @@ async def test_an_ended_request_leaves_nothing_to_the_collector():
     try:
         for _ in range(3):
             await collect(await start(stand))
-        await asyncio.gather(*stand.runtime.supervised)
-        stand.runtime.generations.clear()
-        stand.runtime.supervised.clear()
+        await asyncio.gather(*stand.runtime.requests.supervised)
+        stand.runtime.requests.generations.clear()
+        stand.runtime.requests.supervised.clear()
         gc.set_debug(gc.DEBUG_SAVEALL)
         gc.collect()
         left = [found for found in gc.garbage if type(found).__module__.startswith(OURS)]
@@ -880,13 +880,13 @@ async def test_who_waits_for_a_keys_budget_keeps_no_other_keys_waiting():
     first = begin(small)
     await stand.generation()
     second = begin(small)
-    await until(lambda: stand.runtime.turns.waiting)
+    await until(lambda: stand.runtime.requests.turns.waiting)
     third = begin(stand.principal)
     assert (await stand.generation(1)).principal is stand.principal
     assert not second.done()
-    stand.runtime.generations[0].client_left()
+    stand.runtime.requests.generations[0].client_left()
     assert (await stand.generation(2)).principal is small, "what the first gave back the second has"
-    for generation in stand.runtime.generations:
+    for generation in stand.runtime.requests.generations:
         generation.client_left()
     await asyncio.gather(first, second, third)
     await stand.settled()

@@ -15,7 +15,7 @@ from billing.models import Hold, Wallet
 from billing.rating import charge
 from billing.services import cards
 from billing.writer.operations import Settle
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation import settlement
 from gateway.generation.generation import start_generation
@@ -139,7 +139,7 @@ async def test_what_is_held_too_long_is_asked_for_again_and_what_is_not_there_is
     world = await in_database(make_world, credit=1000 + 16 * 40 + 1000, tokens=40, hang_at=10)
     async with opened(tmp_path) as runtime:
         principal = await principal_of(runtime, world)
-        monkeypatch.setattr(runtime.gate, "waits_until", lambda since: since)
+        monkeypatch.setattr(runtime.requests.gate, "waits_until", lambda since: since)
         first = await start_generation(runtime, principal, make_intent(), uuid7())
         with pytest.raises(Refusal) as caught:
             await start_generation(runtime, principal, make_intent(), uuid7())
@@ -194,8 +194,10 @@ async def test_pending_settlement_is_swept_exactly(tmp_path, monkeypatch):
         principal = await principal_of(runtime, world)
         _, outcome, _ = await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
         assert (outcome.charge, outcome.error) == (None, None)
-        assert not runtime.live
-        sweep = Sweep(engines_of=runtime.engines.of, submit=submit, threads=runtime.threads, unsettled=runtime.closings)
+        assert not runtime.requests.live
+        sweep = Sweep(
+            engines_of=runtime.engines.of, submit=submit, threads=runtime.threads, unsettled=runtime.requests.closings
+        )
         assert dict(await sweep.turn()) == {"settled": 1}
         assert not await sweep.turn()
     charged, [row] = await in_database(assert_books, world, records=1)
@@ -212,13 +214,13 @@ async def test_delivered_answer_is_waived_by_no_sweep_beside_its_gateway(tmp_pat
         principal = await principal_of(runtime, world)
         await collect(await start_generation(runtime, principal, make_intent(stream=False), uuid7()))
         await in_database(end_leases)
-        await Leases(runtime.live, runtime.writer, runtime.incarnation, runtime.closings).renew()
+        await Leases(runtime.requests, runtime.writer).renew()
         of, threads = runtime.engines.of, runtime.threads
         beside = Sweep(engines_of=of, submit=submit, threads=threads)
         assert not await beside.turn()
-        own = Sweep(engines_of=of, submit=submit, threads=threads, unsettled=runtime.closings)
+        own = Sweep(engines_of=of, submit=submit, threads=threads, unsettled=runtime.requests.closings)
         assert dict(await own.turn()) == {"settled": 1}
-        assert not runtime.closings
+        assert not runtime.requests.closings
     charged, [row] = await in_database(assert_books, world, records=1)
     assert (charged, row.waived) == (1000 + 30 * 40, False)
 

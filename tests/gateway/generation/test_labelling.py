@@ -12,7 +12,7 @@ from base.ids import uuid7
 from billing.writer.operations import Settle
 from desk.reader import NOT_ENGLISH
 from gateway.errors.refusal import Refusal
-from gateway.generation import choosing
+from gateway.generation import placement
 from gateway.generation.generation import start_generation
 from gateway.generation.labelling import NO_FIELDS, why_unlabelled
 from inference.errors import InvalidRequestError
@@ -20,7 +20,7 @@ from inference.tools import Function, Tools
 from inference.types import Delta, Guidance, GuidanceKind, Kind, SamplingParams, Usage
 from routing import hook
 from routing.catalogue import RuleEntry
-from routing.own_models import OwnTerms
+from routing.hook import OwnTerms
 from routing.types import Comparison, Similarity
 from tests.gateway.doubles import FAKE, collect, make_intent, make_stand
 
@@ -67,8 +67,8 @@ async def test_ticket_of_auto_is_classified_in_one_piece(stream):
 async def test_what_has_no_label_for_an_answer_goes_to_what_generates(prompt, fields):
     stand = await make_both("sorter", "writer")
     rule = RuleEntry("any", "", "", None, None, (("sorter", 1),), (("writer", 1),))
-    snapshot = stand.runtime.snapshot
-    stand.runtime.snapshot = replace(snapshot, catalogue=replace(snapshot.catalogue, rules=(rule,)))
+    snapshot = stand.runtime.catalogue.snapshot
+    stand.runtime.catalogue.snapshot = replace(snapshot, catalogue=replace(snapshot.catalogue, rules=(rule,)))
     generation, _, outcome, text = await run(stand, prompt, **fields)
     assert (generation.route.model, outcome.error) == ("writer", None)
     assert "It is blue" in text
@@ -173,7 +173,7 @@ NEAR = Comparison(((Similarity("fields", 0.9, "x"),),))
 
 async def asked_of_specialist(prompt, monkeypatch, **fields):
     """What a model is held to that rules give for their tasks alone."""
-    monkeypatch.setattr(choosing, "read", AsyncMock(side_effect=_compared))
+    monkeypatch.setattr(placement, "read", AsyncMock(side_effect=_compared))
     return await held(prompt, **({"task": None} | fields))
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from base.ids import uuid7
-from billing.writer.errors import WriterError
+from billing.writer.entry import WriterError
 from billing.writer.operations import Release, Renew
 from gateway.generation import leases
 from gateway.generation.generation import start_generation
@@ -16,7 +16,7 @@ from tests.gateway.doubles import collect, make_intent, make_stand
 
 
 def leases_of(stand):
-    return leases.Leases(stand.runtime.live, stand.writer, stand.runtime.incarnation, stand.runtime.closings)
+    return leases.Leases(stand.runtime.requests, stand.writer)
 
 
 async def running(**options):
@@ -34,7 +34,7 @@ async def test_renew_pushes_the_lease_and_keeps_the_checkpoint():
     generation.lease_until = 0.0
     await leases_of(stand).renew()
     [renew] = stand.writer.renews
-    assert renew.owner == stand.runtime.incarnation
+    assert renew.owner == stand.runtime.requests.incarnation
     assert renew.checkpoints == {generation.id: {"input": 100, "output": 5}}
     now = asyncio.get_running_loop().time()
     assert now + 20 < generation.lease_until <= now + 30
@@ -98,6 +98,6 @@ async def test_ended_generations_are_not_renewed():
 async def test_hold_of_a_settlement_that_is_pending_is_renewed():
     stand = await make_stand()
     request = uuid7()
-    stand.runtime.unsettled(Release(request, uuid7()))
+    stand.runtime.requests.unsettled(Release(request, uuid7()))
     await leases_of(stand).renew()
     assert [renew.checkpoints for renew in stand.writer.renews] == [{request: {}}]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from base.ids import uuid7
 from billing import rating
 from billing.rating import CardPrices, charge
-from gateway.generation.meter import HoldRequest, Meter
+from gateway.generation.credit import HoldRequest, Meter
 from inference.types import Usage
 from tests.gateway.doubles import CARD
 

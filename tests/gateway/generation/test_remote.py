@@ -18,7 +18,7 @@ from billing.services.cards import publish
 from billing.writer.apply import apply_now
 from billing.writer.operations import Renew, RequestFacts, Reserve
 from gateway.generation.sweep import Sweep
-from gateway.runtime.breaker import FAILURES
+from gateway.runtime.engines import FAILURES
 from routing.services.catalogue import add_model
 from tests.gateway.apis.client import Exchange, ask, assert_error
 from tests.gateway.apis.server import with_runtime

@@ -23,11 +23,12 @@ from billing.models import Hold, RateCardVersion, UsageRecord, UsageRollup, Wall
 from billing.selectors.usage import recent_usage, record_of
 from billing.services import rollups
 from billing.writer.apply import apply_now
-from billing.writer.errors import WriterError
+from billing.writer.entry import WriterError
 from billing.writer.operations import EndFacts, Held, Release, Renew, RequestFacts, Reserve, Settle
 from gateway.apis.usage.endpoint import usage_of
 from gateway.generation import sweep as sweep_module
-from gateway.generation.attempts import MOST_ATTEMPTS, attempt_id
+from gateway.generation.attempts import attempt_id
+from gateway.generation.placement import MOST_ATTEMPTS
 from gateway.generation.sweep import Sweep
 from gateway.runtime.metrics import SWEPT
 from gateway.wire.usage import RequestUsage

@@ -46,8 +46,8 @@ async def stand(tmp_path, monkeypatch):
     made = await make_stand(credit=10**9, terms={"concurrency": STREAMS, "slice_tokens": 64})
     made.workers = [worker.start() for worker in workers]
     try:
-        catalogue = replace(made.runtime.snapshot.catalogue, deployments={"fake": (deployment,)})
-        made.runtime.snapshot = replace(made.runtime.snapshot, catalogue=catalogue)
+        catalogue = replace(made.runtime.catalogue.snapshot.catalogue, deployments={"fake": (deployment,)})
+        made.runtime.catalogue.snapshot = replace(made.runtime.catalogue.snapshot, catalogue=catalogue)
         made.runtime.engines.follow(catalogue.all_deployments())
         assert await made.runtime.engines.connected(300)
         yield made

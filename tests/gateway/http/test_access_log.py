@@ -8,7 +8,7 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 from django.core.handlers.asgi import ASGIHandler
 
-from base.http.asgi import send_json
+from base.http import send_json
 from gateway import logs
 from gateway.errors.refusal import Refusal
 from gateway.http import guard

@@ -9,12 +9,12 @@ import pytest
 import structlog
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from base.http.asgi import send_json
+from base.http import send_json
 from gateway.errors.refusal import Refusal
 from gateway.http import bounds, guard
 from gateway.http.access import note_caller
+from gateway.http.bounds import BURST, Patience
 from gateway.http.guard import guarded
-from gateway.http.patience import BURST, Patience
 from gateway.http.request import uploads
 from tests.gateway.apis.client import Exchange, ask, assert_error
 from tests.gateway.concurrency.test_pace import Clock

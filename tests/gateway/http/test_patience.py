@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.http.patience import BURST, LONGEST, MOST_OWNERS, MOST_WAITING, RATE, Patience
+from gateway.http.bounds import BURST, LONGEST, MOST_OWNERS, MOST_WAITING, RATE, Patience
 from tests.gateway.concurrency.test_pace import Clock
 
 

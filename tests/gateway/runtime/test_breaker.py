@@ -6,7 +6,7 @@ from uuid import uuid4
 
 import pytest
 
-from gateway.runtime.breaker import FAILURES, FIRST_SECONDS, LONGEST_SECONDS, PROOF_SECONDS, TENANTS, Breaker
+from gateway.runtime.engines import FAILURES, FIRST_SECONDS, LONGEST_SECONDS, PROOF_SECONDS, TENANTS, Breaker
 from tests.gateway.doubles import break_circuit
 
 

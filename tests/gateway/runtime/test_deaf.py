@@ -138,8 +138,8 @@ async def test_everything_goes_on_over_fresh_connections(tmp_path):
 
         found = await until_answered(lambda: runtime.principals.by_key(other))
         assert found.tenant == world.tenant.id
-        await until_answered(lambda: runtime.refresh(runtime.snapshot.epoch))
-        assert await until_answered(runtime.epoch.current) == runtime.snapshot.epoch
+        await until_answered(lambda: runtime.catalogue.refresh(runtime.catalogue.snapshot.epoch))
+        assert await until_answered(runtime.catalogue.epoch.current) == runtime.catalogue.snapshot.epoch
         await until_answered(lambda: ready_again(runtime))
         generation = await until_answered(lambda: start_generation(runtime, principal, make_intent(), uuid7()))
         *_, outcome, _ = await collect(generation)

@@ -7,9 +7,7 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 from base.home import worker_endpoint
-from gateway.runtime.breaker import FIRST_SECONDS, Breaker
-from gateway.runtime.engine_entry import RUNNING_TOKENS
-from gateway.runtime.engines import Engines, spec_of
+from gateway.runtime.engines import FIRST_SECONDS, RUNNING_TOKENS, Breaker, Engines, spec_of
 from gateway.runtime.metrics import Metrics
 from inference.curve import new_pair
 from inference.types import Health

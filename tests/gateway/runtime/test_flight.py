@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from gateway.runtime.breaker import FIRST_SECONDS, Breaker
-from gateway.runtime.engine_entry import CHUNK_TOKENS, RUNNING_TOKENS, EngineEntry
-from gateway.runtime.flight import Flight
+from gateway.runtime.engines import CHUNK_TOKENS, FIRST_SECONDS, RUNNING_TOKENS, Breaker, EngineEntry, Flight
 from inference.errors import EngineError
 from inference.types import Health
 from routing.catalogue import DeploymentEntry, NodeEntry, ReplicaEntry

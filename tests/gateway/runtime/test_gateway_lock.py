@@ -33,7 +33,7 @@ async def test_second_gateway_on_a_database_is_refused_and_says_who_has_it(tmp_p
     async with opened(tmp_path / "one") as runtime:
         with pytest.raises(GatewayRunningError, match="already served by"):
             await open_runtime()
-        assert runtime.has_lock
+        assert runtime.requests.has_lock
     async with opened(tmp_path / "two") as runtime:
         assert runtime.engines.any_ready()
 
@@ -57,17 +57,17 @@ async def test_gateway_whose_lock_another_one_has_takes_no_requests_until_it_is_
     async with opened(tmp_path) as runtime:
         principal = await principal_of(runtime, world)
         other = SessionLock(connection.settings_dict, uuid7())
-        await in_database(end_session_of, runtime.incarnation)
+        await in_database(end_session_of, runtime.requests.incarnation)
         while not other.is_held:
-            await in_database(end_session_of, runtime.incarnation)
+            await in_database(end_session_of, runtime.requests.incarnation)
             await other._attempt()
-        await until(lambda: not runtime.has_lock)
+        await until(lambda: not runtime.requests.has_lock)
         with pytest.raises(Refusal) as caught:
             await start_generation(runtime, principal, make_intent(), uuid7())
         assert (caught.value.status, caught.value.code) == (503, "gateway_lock_lost")
         assert (await runtime.readiness())["server"] == "the lock of the database is lost"
         await other.close()
-        await until(lambda: runtime.has_lock)
+        await until(lambda: runtime.requests.has_lock)
         await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
 
 

@@ -6,9 +6,8 @@ from uuid import uuid4
 import pytest
 from django.urls import reverse
 
-from gateway.runtime.breaker import FIRST_SECONDS, Breaker
-from gateway.runtime.engine_entry import EngineEntry
-from gateway.runtime.live import Live, live_of
+from gateway.runtime.data_plane import Live, live_of
+from gateway.runtime.engines import FIRST_SECONDS, Breaker, EngineEntry
 from inference.types import EngineInfo, Health, Histogram, Kind, Work
 from routing.catalogue import NodeEntry, ReplicaEntry
 from routing.models import Deployment, PublicModel

@@ -16,12 +16,10 @@ from django.test import RequestFactory
 from django.utils import timezone
 
 from billing.models import Reconciliation
-from gateway.concurrency.limiter import ConcurrencyLimiter
+from gateway.concurrency import ConcurrencyLimiter
 from gateway.runtime import metrics as module
-from gateway.runtime.gauges import pool_sources
-from gateway.runtime.installation import read_installation
-from gateway.runtime.metrics import Metrics
-from gateway.runtime.task_states import TaskState
+from gateway.runtime.metrics import Metrics, pool_sources, read_installation
+from gateway.runtime.models import TaskState
 from inference.types import BOUNDS, Finished, FinishReason, Health, Histogram, Usage, Work
 from operation.jobs import states as task_states
 from operation.jobs import tasks
@@ -105,7 +103,7 @@ async def test_a_runtime_shows_its_epochs_age_and_its_queues():
     assert value(metrics, "sluice_writer_queued_operations") == 0
     assert value(metrics, "sluice_unsettled_requests") == 0
     assert value(metrics, "process_resident_memory_bytes") > 0
-    assert isinstance(stand.runtime.epoch, StandingEpoch)
+    assert isinstance(stand.runtime.catalogue.epoch, StandingEpoch)
 
 
 @pytest.mark.django_db

@@ -150,16 +150,16 @@ async def test_making_keys_asks_nothing_about_other_tenants(tmp_path):
         await principal_of(runtime, busy)
         asked, run = [], runtime.principals._threads.run
         runtime.principals._threads.run = lambda function: asked.append(function) or run(function)
-        snapshot = runtime.snapshot
+        snapshot = runtime.catalogue.snapshot
         for _ in range(5):
-            before = (await runtime.epoch.stamp()).sequence
+            before = (await runtime.catalogue.epoch.stamp()).sequence
             await in_database(keys.create_key, tenant=busy.tenant, project=busy.project, name="more")
             async with asyncio.timeout(120):
-                while runtime.epoch.sequence == before:
-                    await runtime.epoch.next()
+                while runtime.catalogue.epoch.sequence == before:
+                    await runtime.catalogue.epoch.next()
             await principal_of(runtime, world)
         assert asked == []
-        assert runtime.snapshot is snapshot
+        assert runtime.catalogue.snapshot is snapshot
         await principal_of(runtime, busy)
         assert len(asked) == 1
 
@@ -349,24 +349,24 @@ async def test_revocation_is_felt_by_the_next_reading_of_the_epoch(tmp_path):
     world = await in_database(make_world)
     async with opened(tmp_path) as runtime:
         await principal_of(runtime, world)
-        before = await runtime.epoch.stamp()
+        before = await runtime.catalogue.epoch.stamp()
         key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
         await in_database(keys.revoke_key, tenant=world.tenant, key=key)
         async with asyncio.timeout(120):
-            while await runtime.epoch.stamp() == before:
-                await runtime.epoch.next()
+            while await runtime.catalogue.epoch.stamp() == before:
+                await runtime.catalogue.epoch.next()
         assert await refused(principal_of(runtime, world)) == (401, "api_key_revoked")
 
 
 async def test_use_of_a_key_raises_no_epoch(tmp_path):
     world = await in_database(make_world)
     async with opened(tmp_path) as runtime:
-        before = await runtime.epoch.stamp()
+        before = await runtime.catalogue.epoch.stamp()
         await principal_of(runtime, world)
         await runtime.principals.write_last_used()
-        await runtime.epoch.next()
-        await runtime.epoch.next()
-        assert await runtime.epoch.stamp() == before
+        await runtime.catalogue.epoch.next()
+        await runtime.catalogue.epoch.next()
+        assert await runtime.catalogue.epoch.stamp() == before
     key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
     assert key.last_used_at is not None
 
@@ -423,29 +423,29 @@ async def test_a_request_in_a_queue_ends_with_its_key(tmp_path, queue, how):
         principal = await principal_of(runtime, world)
         lease = Lease(f"{{{principal.tenant}}}:concurrency", 1, "another gateway's", 60_000_000)
         if queue == "places of this gateway":
-            await runtime.gate.enter(principal)
+            await runtime.requests.gate.enter(principal)
         else:
             assert isinstance(await runtime.rates.take([], lease), Taken)
         starting = asyncio.ensure_future(start_generation(runtime, principal, make_intent(), uuid7()))
         async with asyncio.timeout(120):
-            await until(lambda: runtime.gate.waiting + runtime.turns.waiting)
-            before = await runtime.epoch.stamp()
+            await until(lambda: runtime.requests.gate.waiting + runtime.requests.turns.waiting)
+            before = await runtime.catalogue.epoch.stamp()
             if how == "revoked":
                 key = await in_database(APIKey.objects.unscoped().get, id=world.key_id)
                 await in_database(keys.revoke_key, tenant=world.tenant, key=key)
             else:
                 await in_database(partial(tenants.deactivate_tenant, tenant=world.tenant))
-            while await runtime.epoch.stamp() == before:
-                await runtime.epoch.next()
+            while await runtime.catalogue.epoch.stamp() == before:
+                await runtime.catalogue.epoch.next()
         if queue == "places of this gateway":
-            runtime.gate.leave(principal)
+            runtime.requests.gate.leave(principal)
         else:
             await runtime.rates.give_back(lease)
-            runtime.turns.wake(lease.key)
+            runtime.requests.turns.wake(lease.key)
         expected = (401, "api_key_revoked") if how == "revoked" else (403, "tenant_inactive")
         assert await refused(starting) == expected
         await settled(runtime)
-        assert len(runtime.gate) == 0
+        assert len(runtime.requests.gate) == 0
         assert engine_of(runtime, world).record.entries == {}
     assert await in_database(UsageRecord.objects.count) == 0
     assert await in_database(Hold.objects.count) == 0

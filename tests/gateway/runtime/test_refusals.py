@@ -15,8 +15,9 @@ from billing.services.plans import TERMS
 from gateway import bootstrap
 from gateway.errors.refusal import Refusal
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.refusal_counts import RefusalCount
+from gateway.runtime.models import RefusalCount
 from gateway.runtime.refusals import Refusals
+from gateway.runtime.requests import Stage
 from tenancy.models import APIKey, Tenant
 from tenancy.services import keys
 from tests.gateway.apis.client import ask
@@ -98,12 +99,12 @@ async def test_a_refusal_of_each_kind_is_found_afterwards(tmp_path):
         await expect(poor, 402, "credit_balance_exhausted")
         await ask(application, "/v1/chat/completions", ASKED, key=limited.secret)
         await expect(limited, 429, "rate_limit_exceeded")
-        runtime.is_draining = True
+        runtime.requests.stage = Stage.DRAINING
         await expect(poor, 503, "server_draining")
         assert (await ask(application, "/v1/chat/completions", ASKED, key="sk-sluice-nobodys")).status == 401
         assert (await ask(application, "/v1/chat/completions", {"model": 1}, key=poor.secret)).status == 400
         assert await in_database(counts) == []
-        await runtime.refusals.write()
+        await runtime.requests.refusals.write()
     assert await in_database(counts) == sorted(expected, key=lambda row: (row[0], row[1], row[5]))
 
 
@@ -142,7 +143,7 @@ async def test_refusals_cost_no_query_on_the_requests_path(tmp_path, monkeypatch
         for _ in range(50):
             last = await refused(application, world.secret)
         assert calls == []
-        await runtime.refusals.write()
+        await runtime.requests.refusals.write()
         assert len(calls) == 1
     rows = await in_database(counts)
     assert sum(row[4] for row in rows) == 51  # in two rows if a minute ended meanwhile

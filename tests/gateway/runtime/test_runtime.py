@@ -16,9 +16,10 @@ from billing.services import cards
 from gateway import bootstrap
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
+from gateway.runtime.catalogue import load_snapshot
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Reading
-from gateway.runtime.snapshot import load_snapshot
+from gateway.runtime.requests import Stage
 from routing.models import PublicModel
 from routing.services.catalogue import add_model, remove_model
 from tests.gateway.doubles import collect, make_intent, make_stand
@@ -30,14 +31,14 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 async def moved(runtime, before):
     """Return when the runtime has the snapshot of a later epoch than `before`."""
-    await until(lambda: runtime.snapshot.epoch != before)
+    await until(lambda: runtime.catalogue.snapshot.epoch != before)
 
 
 async def test_model_added_and_removed_is_followed(tmp_path):
     world = await in_database(make_world)
     async with opened(tmp_path) as runtime:
         principal = await principal_of(runtime, world)
-        before = runtime.snapshot.epoch
+        before = runtime.catalogue.snapshot.epoch
         await in_database(
             add_model,
             name="other",
@@ -52,7 +53,7 @@ async def test_model_added_and_removed_is_followed(tmp_path):
         await until(lambda: sum(entry.health.ready for entry in runtime.engines.entries()) >= 2)
         generation = await start_generation(runtime, principal, make_intent(model="other"), uuid7())
         await collect(generation)
-        before = runtime.snapshot.epoch
+        before = runtime.catalogue.snapshot.epoch
         await in_database(remove_model, "other")
         await moved(runtime, before)
         with pytest.raises(Refusal) as caught:
@@ -88,7 +89,7 @@ async def test_price_change_applies_to_new_requests_and_not_to_running_ones(tmp_
         engine = runtime.engines.get(world.deployment)
         running = await start_generation(runtime, principal, make_intent(), uuid7())
         await engine.hanging()
-        before = runtime.snapshot.epoch
+        before = runtime.catalogue.snapshot.epoch
         doubled = {0: {name: 2 * rate for name, rate in RATES[0].items()}}
         await in_database(cards.publish, "fake-card", doubled)
         await moved(runtime, before)
@@ -128,11 +129,11 @@ async def test_snapshot_is_old_once_the_database_says_so(monkeypatch, hours):
     moment = datetime.now(UTC)
     elsewhere(monkeypatch, hours)
     stand = await make_stand()
-    stand.runtime.snapshot = replace(stand.runtime.snapshot, good_until=moment)
-    stand.runtime.epoch.publish(Reading(1, now=moment - timedelta(milliseconds=1)), 0.0)
-    assert not stand.runtime.is_snapshot_old
-    stand.runtime.epoch.publish(Reading(1, now=moment), 0.0)
-    assert stand.runtime.is_snapshot_old
+    stand.runtime.catalogue.snapshot = replace(stand.runtime.catalogue.snapshot, good_until=moment)
+    stand.runtime.catalogue.epoch.publish(Reading(1, now=moment - timedelta(milliseconds=1)), 0.0)
+    assert not stand.runtime.catalogue.is_old
+    stand.runtime.catalogue.epoch.publish(Reading(1, now=moment), 0.0)
+    assert stand.runtime.catalogue.is_old
 
 
 def elsewhere(monkeypatch, hours):
@@ -154,13 +155,13 @@ def test_snapshot_says_which_deployments_have_no_price():
 
 
 async def test_admission_refuses_while_the_snapshot_is_older_than_the_epoch(monkeypatch):
-    monkeypatch.setattr("gateway.runtime.runtime.SNAPSHOT_SECONDS", 0.01)
+    monkeypatch.setattr("gateway.runtime.catalogue.SNAPSHOT_SECONDS", 0.01)
     stand = await make_stand()
-    stand.runtime.epoch.publish(Reading(2), 0.0)
+    stand.runtime.catalogue.epoch.publish(Reading(2), 0.0)
     with pytest.raises(Refusal) as caught:
         await start_generation(stand.runtime, stand.principal, make_intent(), uuid7())
     assert (caught.value.status, caught.value.code) == (503, "catalogue_unavailable")
-    assert len(stand.runtime.gate) == 0
+    assert len(stand.runtime.requests.gate) == 0
 
 
 async def test_readiness_names_what_is_wrong(tmp_path, monkeypatch):
@@ -169,7 +170,7 @@ async def test_readiness_names_what_is_wrong(tmp_path, monkeypatch):
         checks = await runtime.readiness()
         assert {name for name, problem in checks.items() if problem} == {"deployments"}
         await in_database(drop_a_trigger)
-        runtime.is_draining = True
+        runtime.requests.stage = Stage.DRAINING
         runtime._look._good_until = 0.0  # what was seen a second ago
         monkeypatch.setattr("base.home.LEAST_FREE", 10**18)
         checks = await runtime.readiness()

@@ -8,8 +8,8 @@ import struct
 import pytest
 
 from gateway.errors.refusal import Refusal
-from gateway.wire import images
-from gateway.wire.images import image_of
+from gateway.wire import parts
+from gateway.wire.parts import image_of
 from inference.messages import Image
 
 
@@ -54,7 +54,7 @@ def test_size_is_read_from_the_head_of_each_format(data):
 def test_size_behind_long_metadata_is_found():
     data = jpeg(30, 20, before=60_000)
     data = data[:2] + data[2 : 2 + 60_004] * 2 + data[2 + 60_004 :]
-    assert len(data_url(data)) > images._ENOUGH
+    assert len(data_url(data)) > parts._ENOUGH
     assert image_of(data_url(data), None, "at") == Image(data_url(data), 30, 20)
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_image_is_refused_with_its_field(url, says):
 
 
 def test_an_image_that_is_too_large_is_refused(monkeypatch):
-    monkeypatch.setattr(images, "MAX_IMAGE_BYTES", 100)
+    monkeypatch.setattr(parts, "MAX_IMAGE_BYTES", 100)
     image_of(data_url(png(1, 1) + bytes(50)), None, "at")
     with pytest.raises(Refusal, match="larger than 100 bytes"):
         image_of(data_url(png(1, 1) + bytes(80)), None, "at")

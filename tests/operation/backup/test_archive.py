@@ -16,8 +16,7 @@ import pytest
 
 from operation.backup import archive, home, postgresql, sqlite
 from operation.backup import files as tenants_files
-from operation.backup.archive import BackupError, Manifest, Member
-from operation.backup.work_folder import BACKUP, work_folder
+from operation.backup.archive import BACKUP, BackupError, Manifest, Member, work_folder
 
 
 def manifest_of(files, **changed):

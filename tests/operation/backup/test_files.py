@@ -11,7 +11,7 @@ from django_scopes import scopes_disabled
 
 from base import storage
 from fleet import adapter_files
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 from operation.backup import files
 from operation.backup.archive import BackupError
 from routing.models import Adapter, PublicModel

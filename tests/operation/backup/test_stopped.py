@@ -11,7 +11,7 @@ from django.core.management import call_command
 
 from base.home import FORGOTTEN_SECONDS
 from operation.backup import service, sqlite
-from operation.backup.work_folder import BACKUP, RESTORE, work_folder
+from operation.backup.archive import BACKUP, RESTORE, work_folder
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ import pytest
 from base.sealing import seal
 from billing.services import cards
 from operation.doctor import doctor
-from operation.doctor import remote as doctor_remote
 from routing.models import Deployment
 from routing.services.catalogue import add_model
 from tests.upstream import MODEL, Upstream, serving_in_thread
@@ -42,7 +41,7 @@ def add(address, name="big", key="sk-right"):
 
 
 def symptoms():
-    return {symptom.subject: symptom for symptom in doctor_remote.remote_engines()}
+    return {symptom.subject: symptom for symptom in doctor.remote_engines()}
 
 
 def test_one_that_answers_and_counts_is_fine_and_generates_nothing(upstream):
@@ -61,7 +60,7 @@ def test_a_key_that_it_refuses_is_said(upstream):
 
 
 def test_one_that_is_gone_keeps_none_of_the_others_from_being_told(upstream, monkeypatch):
-    monkeypatch.setattr(doctor_remote, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(doctor, "PROBE_SECONDS", 0.5)
     add("http://127.0.0.1:1", name="gone")
     add(upstream.address)
     found = symptoms()

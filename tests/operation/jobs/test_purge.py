@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from billing.models import Reconciliation
-from gateway.runtime.refusal_counts import RefusalCount
+from gateway.runtime.models import RefusalCount
 from operation.jobs import tasks
 from operation.jobs.purge import purge
 from tenancy.audit import LEAST_AUDIT_DAYS

@@ -34,9 +34,9 @@ from billing.models import (
 from billing.services import credits
 from billing.writer.apply import apply_now
 from billing.writer.operations import Reserve, Settle
-from gateway.batches.files.models import StoredFile
+from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch
-from gateway.runtime.refusal_counts import RefusalCount
+from gateway.runtime.models import RefusalCount
 from operation.jobs import tasks
 from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink
 from tenancy.services import links, mail, members

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 import pytest
 from django.core.management import call_command
 
-from gateway.runtime.address import announced, running_address
 from operation.management.commands import gateway as command
+from operation.serve.address import announced, running_address
 
 
 @pytest.fixture

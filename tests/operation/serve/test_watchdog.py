@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from operation.serve.watchdog import START_SECONDS, Watchdog
+from operation.serve.processes import START_SECONDS, Watchdog
 
 
 class Clock:

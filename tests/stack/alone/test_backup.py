@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from openai import OpenAI
 
-from base.http.direct import open_directly
+from base.http import open_directly
 from tests.stack.stack import PATIENCE, assert_books_are_right, running_stack
 from tests.stack.web import ask
 

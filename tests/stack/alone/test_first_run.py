@@ -24,7 +24,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from base.http.direct import direct_opener
+from base.http import direct_opener
 from inference.sources import first_models as sources
 from tests import first_models
 from tests.first_models import DESK, DESK_LABELS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from base.http.direct import open_directly
+from base.http import open_directly
 from tests.gateway.apis.files.test_files import TYPE, form
 from tests.inference.adapting import merge, save_adapter
 from tests.inference.text.folders import save_tokenizer

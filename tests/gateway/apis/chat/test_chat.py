@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from base.http import sse
+from base import http
 from billing.limits.types import Bucket
 from gateway.generation import settlement
 from gateway.generation.admission import request_of
@@ -236,7 +236,7 @@ async def test_cancelled_request_stops_the_generation(app, world):
 
 
 async def test_silence_is_filled_with_comments(app, world, monkeypatch):
-    monkeypatch.setattr(sse, "PING_SECONDS", 0.01)
+    monkeypatch.setattr(http, "PING_SECONDS", 0.01)
     monkeypatch.setattr("gateway.generation.generation.HEAD_SECONDS", 0)
     world.set_options(hang_at=1)
     exchange = Exchange(app, "POST", PATH, body=STREAM)

@@ -14,9 +14,8 @@ from structlog.testing import capture_logs
 
 from base import storage
 from base.ids import uuid7
-from gateway.batches.files import services
-from gateway.batches.files.models import StoredFile
-from gateway.batches.files.selectors import taken
+from gateway.batches import files
+from gateway.batches.files import StoredFile, taken
 from gateway.batches.models import Batch
 from tests.gateway.apis.client import Exchange, ask, assert_error
 from tests.gateway.apis.files.conftest import NEIGHBOUR_KEY, OTHER_KEY
@@ -54,7 +53,7 @@ def kept(tmp_path):
 
 
 async def removed(now):
-    return await in_database(services.removal(lambda: now).turn)
+    return await in_database(files.removal(lambda: now).turn)
 
 
 async def test_a_file_is_what_was_sent_and_can_be_read_in_parts(app, tmp_path):
@@ -246,8 +245,8 @@ async def test_a_file_that_a_batch_reads_stays_until_that_ends(app, tmp_path):
 async def test_expired_files_go(app, tmp_path):
     await upload(app)
     now = timezone.now()
-    assert await in_database(services.hide_expired, now + timedelta(days=29), 10) == 0
-    assert await in_database(services.hide_expired, now + timedelta(days=31), 10) == 1
+    assert await in_database(files.hide_expired, now + timedelta(days=29), 10) == 0
+    assert await in_database(files.hide_expired, now + timedelta(days=31), 10) == 1
     assert await removed(now) == 1
     assert kept(tmp_path) == []
 
@@ -256,7 +255,7 @@ async def test_what_a_killed_process_left_goes(app, tmp_path):
     """Killed between the row and its bytes, or between the bytes and the note that they are there."""
     for draft in (b"", b"bytes"):
         row = await in_database(
-            lambda: services.begin_file(
+            lambda: files.begin_file(
                 tenant=_ACME, project=_PROJECT, purpose="batch", filename="f", size=5, seconds=None
             )
         )
@@ -298,7 +297,7 @@ async def test_an_upload_that_was_given_up_stores_nothing(app, tmp_path, monkeyp
     put = storage.put
 
     def late(file, draft):
-        services.removal(lambda: timezone.now() + timedelta(hours=2)).turn()
+        files.removal(lambda: timezone.now() + timedelta(hours=2)).turn()
         connection.close()
         put(file, draft)
 

@@ -92,7 +92,7 @@ async def test_model_is_found_by_a_name_with_a_slash(app):
 
 async def test_name_with_a_percent_sign_is_taken_as_it_is(app, world):
     odd = replace(MODELS[0], name="50%25")
-    world.runtime.snapshot = replace(world.runtime.snapshot, catalogue=make_catalogue(*MODELS, odd))
+    world.runtime.catalogue.snapshot = replace(world.runtime.catalogue.snapshot, catalogue=make_catalogue(*MODELS, odd))
     assert (await ask(app, "/v1/models/50%25")).json()["id"] == "50%25"  # the path is decoded already
 
 
@@ -102,7 +102,7 @@ async def test_an_alias_is_answered_by_its_target(app, world, target, served):
     catalogue = replace(make_catalogue(*MODELS, rules=(rule,)), aliases={"gpt-4o": target})
     world.runtime.engines.follow(catalogue.all_deployments())
     await world.runtime.engines.look()
-    world.runtime.snapshot = replace(world.runtime.snapshot, catalogue=catalogue)
+    world.runtime.catalogue.snapshot = replace(world.runtime.catalogue.snapshot, catalogue=catalogue)
     hello = {"model": "gpt-4o", "messages": [{"role": "user", "content": "Hi"}]}
     assert (await ask(app, "/v1/chat/completions", hello)).json()["model"] == served
     assert (await ask(app, "/v1/tokenize", {"model": "gpt-4o", "prompt": "Hi"})).status == 200
@@ -111,8 +111,8 @@ async def test_an_alias_is_answered_by_its_target(app, world, target, served):
 
 
 async def test_an_alias_shows_its_target(app, world):
-    catalogue = replace(world.runtime.snapshot.catalogue, aliases={"gpt-4o": "small"})
-    world.runtime.snapshot = replace(world.runtime.snapshot, catalogue=catalogue)
+    catalogue = replace(world.runtime.catalogue.snapshot.catalogue, aliases={"gpt-4o": "small"})
+    world.runtime.catalogue.snapshot = replace(world.runtime.catalogue.snapshot, catalogue=catalogue)
     assert (await ask(app, "/v1/models/gpt-4o")).json()["id"] == "small"
 
 

@@ -98,7 +98,7 @@ async def test_it_is_cancelled_once(tmp_path):
     async with stage(tmp_path, hang_at=2) as (world, _runtime, client):
         made = await ask(client, stream=True)
         await read(made, count=6)
-        identifier = next(iter(_runtime.background))
+        identifier = next(iter(_runtime.requests.background))
         name = f"resp_{identifier.hex}"
         cancelled = await client.responses.cancel(name)
         assert (cancelled.status, cancelled.output_text.split()[:1]) == ("cancelled", ["one"])
@@ -112,7 +112,7 @@ async def test_it_is_cancelled_once(tmp_path):
 async def test_it_is_cancelled_before_it_begins(tmp_path):
     async with stage(tmp_path, hang_at=1) as (world, runtime, client):
         made = await ask(client)
-        await until(lambda: runtime.live)
+        await until(lambda: runtime.requests.live)
         cancelled = await client.responses.cancel(made.id)
         assert (cancelled.status, cancelled.output) == ("cancelled", [])
         [event] = await read(await client.responses.retrieve(made.id, stream=True, starting_after=1))
@@ -125,7 +125,7 @@ async def test_it_is_cancelled_in_the_moment_in_which_it_begins(tmp_path, monkey
 
     async def cancelled_then(runtime, *given):
         generation = await start(runtime, *given)
-        [run] = runtime.background.values()
+        [run] = runtime.requests.background.values()
         asyncio.get_running_loop().call_soon(run.cancel)  # between the generation and whoever waits for it
         return generation
 
@@ -140,14 +140,14 @@ async def test_it_is_cancelled_from_another_gateway(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "LOOK_SECONDS", 0.01)
     async with stage(tmp_path, hang_at=2) as (_world, runtime, client):
         made = await ask(client)
-        while not (here := dict(runtime.background)):  # noqa: ASYNC110 - nobody tells
+        while not (here := dict(runtime.requests.background)):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
-        runtime.background.clear()  # as another gateway sees it
+        runtime.requests.background.clear()  # as another gateway sees it
         cancelling = asyncio.ensure_future(client.responses.cancel(made.id))
         asked = KeptAnswer.objects.unscoped().filter(is_cancelling=True)
         while not await in_database(asked.all().exists):  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0.01)
-        runtime.background.update(here)
+        runtime.requests.background.update(here)
         await runs.cancel_as_asked(runtime)
         assert (await cancelling).status == "cancelled"
 
@@ -156,7 +156,7 @@ async def test_it_is_cancelled_in_the_moment_in_which_it_ends(tmp_path, monkeypa
     store = answers.store
 
     def cancelled_then(*given):
-        [run] = runtime.background.values()
+        [run] = runtime.requests.background.values()
         loop.call_soon_threadsafe(run.cancel)
         return store(*given)
 
@@ -223,14 +223,14 @@ async def test_one_that_we_broke_fails_and_costs_nothing(tmp_path):
 async def test_one_whose_gateway_ended_fails(tmp_path):
     async with stage(tmp_path, hang_at=1) as (_world, runtime, client):
         made = await ask(client)
-        await until(lambda: runtime.background)
+        await until(lambda: runtime.requests.background)
         past = timezone.now() - timedelta(hours=1)
         await in_database(KeptAnswer.objects.unscoped().update, lease_until=past)  # nobody renews it any more
         await in_database(StoredResponse.objects.unscoped().update, created_at=past)
         await in_database(rows.losses().turn)
         failed = await client.responses.retrieve(made.id)
         assert (failed.status, failed.error.code) == ("failed", "response_lost")
-        for run in list(runtime.background.values()):
+        for run in list(runtime.requests.background.values()):
             run.cancel()
             await run.ended()
         assert (await client.responses.retrieve(made.id)).to_dict() == failed.to_dict()
@@ -285,8 +285,8 @@ async def test_what_is_deleted_keeps_nothing(tmp_path):
     async with stage(tmp_path, hang_at=1) as (world, runtime, client):
         engine = engine_of(runtime, world)
         made = await ask(client)
-        await until(lambda: runtime.background)
-        [run] = runtime.background.values()
+        await until(lambda: runtime.requests.background)
+        [run] = runtime.requests.background.values()
         await client.responses.delete(made.id)
         engine.release()
         await run.ended()

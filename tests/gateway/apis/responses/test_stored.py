@@ -310,14 +310,14 @@ async def test_auto_goes_on_with_the_model_of_the_stored_response_at_any_gateway
     async with stage(tmp_path) as (_world, runtime, client):
         await in_database(with_other_model)
         async with asyncio.timeout(120):
-            while not is_served(runtime.snapshot.catalogue, runtime.engines):
-                await runtime.epoch.next()
-                await runtime.current_snapshot()
+            while not is_served(runtime.catalogue.snapshot.catalogue, runtime.engines):
+                await runtime.catalogue.epoch.next()
+                await runtime.catalogue.current()
         first = await client.responses.create(model="other", input="Hi", store=True)
         assert (await client.responses.create(model="auto", input="Hi")).model == "fake"
         again = await client.responses.create(model="auto", input="And?", previous_response_id=first.id, store=True)
         assert again.model == "other"  # which this gateway kept nowhere: the request before named it
-        runtime.conversations = TenantCache(1)  # as at another gateway
+        runtime.catalogue.conversations = TenantCache(1)  # as at another gateway
         assert (
             await client.responses.create(model="auto", input="Well?", previous_response_id=again.id)
         ).model == "other"

@@ -12,7 +12,7 @@ from django.contrib.sessions.backends.db import SessionStore
 
 from gateway.apis.websocket import callers
 from gateway.apis.websocket import endpoint as responses
-from gateway.concurrency.caps import Cap
+from gateway.concurrency import Cap
 from gateway.errors.refusal import Refusal
 from inference.types import FinishReason
 from tenancy.models import User

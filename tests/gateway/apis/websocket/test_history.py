@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from gateway.apis.websocket.history import History
+from gateway.apis.websocket.streams import History
 from inference.messages import Message
 
 PROJECT = UUID(int=1)

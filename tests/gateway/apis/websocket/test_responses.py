@@ -12,10 +12,10 @@ import pytest
 from base.ids import uuid7
 from billing.limits.types import Bucket
 from gateway.apis.websocket import endpoint as responses
-from gateway.apis.websocket.sender import EventSender
-from gateway.apis.websocket.streams import MOST_STREAMS
-from gateway.concurrency.caps import Cap
+from gateway.apis.websocket.streams import MOST_STREAMS, EventSender
+from gateway.concurrency import Cap
 from gateway.errors.refusal import Refusal
+from gateway.runtime.requests import Stage
 from inference.messages import Message
 from inference.types import FinishReason, Running
 from tests.gateway.apis.responses.test_responses import COUNTED, SEQUENCE
@@ -93,7 +93,7 @@ async def test_text_that_comes_quickly_travels_together(app, world, monkeypatch)
             await sleep(seconds)
             return
         world.engine.release()
-        while world.runtime.live:
+        while world.runtime.requests.live:
             await sleep(0)
 
     socket = await Socket(app).opened()
@@ -435,7 +435,7 @@ async def test_a_socket_that_is_an_hour_old_begins_no_more_responses(kind):
     """As long as the next response began before the last one ended, the hour never did."""
     begun = []
     consumer = responses.ResponsesConsumer(Cap(1, responses.too_many_sockets))
-    consumer._runtime = SimpleNamespace(is_leaving=False)
+    consumer._runtime = SimpleNamespace(requests=SimpleNamespace(stage=Stage.SERVING))
     consumer._streams = SimpleNamespace(create=lambda *_: begun.append(1))
     frame = json.dumps({"type": kind, "model": "m", "input": "hi", "response_id": "resp_1"}).encode()
     now = asyncio.get_running_loop().time()
@@ -447,7 +447,7 @@ async def test_a_socket_that_is_an_hour_old_begins_no_more_responses(kind):
 
 
 async def test_socket_of_a_gateway_that_leaves_is_told_to_connect_again(socket, world):
-    world.runtime.leave()
+    world.runtime.requests.leave()
     error = (await socket.receive())["error"]
     assert error["code"] == "server_draining"
     assert error["headers"]["retry-after"]
@@ -458,7 +458,7 @@ async def test_gateway_that_leaves_lets_responses_end_and_begins_none(socket, wo
     world.set_options(hang_at=1)
     socket.send(CREATE)
     await world.engine.hanging()
-    world.runtime.leave()
+    world.runtime.requests.leave()
     refused = await ask(socket, stream_id="other")
     assert refused[-1]["error"]["code"] == "server_draining"
     world.engine.release()
@@ -468,8 +468,8 @@ async def test_gateway_that_leaves_lets_responses_end_and_begins_none(socket, wo
 
 
 async def test_socket_that_opens_while_its_gateway_leaves_is_told_at_once(app, world):
-    world.runtime.leave()
+    world.runtime.requests.leave()
     socket = await Socket(app).opened()
     assert (await socket.receive())["error"]["code"] == "server_draining"
     assert await socket.closed() == responses.SERVICE_RESTART
-    assert not world.runtime.on_leave
+    assert not world.runtime.requests.on_leave

@@ -19,16 +19,15 @@ from base.ids import uuid7
 from billing.models import Plan
 from billing.services import cards, plans, wallets
 from gateway import bootstrap
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome
 from gateway.errors.refusal import Refusal
-from gateway.generation import hold as hold_module
-from gateway.generation import settlement
+from gateway.generation import credit, settlement
 from gateway.generation.generation import Generation, start_generation
 from gateway.generation.leases import Leases
-from gateway.runtime import breaker
-from gateway.runtime import runtime as runtime_module
+from gateway.runtime import catalogue as catalogue_module
+from gateway.runtime import engines
 from gateway.runtime.epoch import EpochPoller
-from gateway.runtime.principal import Principal
+from gateway.runtime.principals import Principal
 from inference.clients import fake
 from inference.clients.remote import engine as remote_engine
 from inference.clients.remote import run as remote_run
@@ -193,7 +192,7 @@ class Bench:
         self.customers, self.versions = make.customers, make.versions
         self.now, self.renewed_at = make.now, make.now
         self.requests: list[Asked] = []
-        self.leases = Leases(runtime.live, runtime.writer, runtime.incarnation, runtime.closings)
+        self.leases = Leases(runtime.requests, runtime.writer)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -209,17 +208,17 @@ class Bench:
         """Return when the gateway has heard of all that has changed."""
         epoch, sequence = await in_database(lambda: CatalogueEpoch.objects.values_list("epoch", "sequence").get(id=1))
         self.poller.look()
-        known = self.runtime.epoch
+        known = self.runtime.catalogue.epoch
 
         def is_so() -> bool:
             stamp = known._stamp
             has_heard = (stamp.epoch, stamp.sequence) >= (epoch, sequence) and known.now >= self.now
-            return has_heard and self.runtime.snapshot.epoch >= epoch and not self.runtime.is_snapshot_old
+            return has_heard and self.runtime.catalogue.snapshot.epoch >= epoch and not self.runtime.catalogue.is_old
 
         await until(is_so)
 
     async def renew(self) -> None:
-        if self.runtime.live:
+        if self.runtime.requests.live:
             await self.leases.renew()
         self.renewed_at = self.now
 
@@ -237,7 +236,7 @@ class Bench:
     # -- requests ---------------------------------------------------------------------------------------------------
 
     def engine(self, model: str) -> Any:
-        [deployment] = self.runtime.snapshot.catalogue.deployments[model]
+        [deployment] = self.runtime.catalogue.snapshot.catalogue.deployments[model]
         return self.runtime.engines.get(deployment.id)
 
     @property
@@ -285,7 +284,7 @@ class Bench:
                 if not waiting or await may_wait(waiting):
                     return
                 for key in self._queues_of(waiting[0].customer):
-                    self.runtime.turns.wake(key)
+                    self.runtime.requests.turns.wake(key)
                 await asyncio.sleep(0)
 
     def _is_still(self, request: Asked) -> bool:
@@ -293,13 +292,13 @@ class Bench:
             return True
         if request.number in self.scripts.waiting:
             return not request.has_left  # it is about to end
-        queues = self.runtime.turns._queues
+        queues = self.runtime.requests.turns._queues
         waiting = sum(len(queues[key]) for key in self._queues_of(request.customer))
         mine = [one for one in self.running if one.customer is request.customer and one.is_patient]
         return request.is_patient and waiting == sum(one.number not in self.scripts.waiting for one in mine)
 
     def _queues_of(self, customer: Customer) -> list[str]:
-        return [key for key in self.runtime.turns._queues if key.startswith(f"credit:{customer.wallet}")]
+        return [key for key in self.runtime.requests.turns._queues if key.startswith(f"credit:{customer.wallet}")]
 
 
 # -- what the database has at first -----------------------------------------------------------------------------------
@@ -392,11 +391,11 @@ async def opened_bench(home, monkeypatch):
     monkeypatch.setattr(Leases, "fence", lambda _: None)  # the leases are of the test's clock, the fence is of another
     monkeypatch.setattr(remote_engine, "PREPARED_SECONDS", LONG)
     monkeypatch.setattr(remote_run, "USAGE_SECONDS", 0.05)
-    monkeypatch.setattr(hold_module, "HELD_SECONDS", 0.05)
-    monkeypatch.setattr(hold_module, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(credit, "HELD_SECONDS", 0.05)
+    monkeypatch.setattr(credit, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(settlement, "SETTLE_SECONDS", 60.0)
-    monkeypatch.setattr(runtime_module, "SNAPSHOT_SECONDS", 60.0)
-    monkeypatch.setattr(breaker, "FAILURES", 10**9)
+    monkeypatch.setattr(catalogue_module, "SNAPSHOT_SECONDS", 60.0)
+    monkeypatch.setattr(engines, "FAILURES", 10**9)
     servers = {name: Liar(scripts, dialect) for name, dialect in FOREIGN.items()}
     async with serving(servers["exact"]), serving(servers["guessed"]):
         addresses = {}
@@ -406,7 +405,7 @@ async def opened_bench(home, monkeypatch):
         world = await in_database(make_world, addresses)
         async with opened(home) as runtime:
             patient(runtime.writer)
-            runtime.gate.waits_until = lambda since: since + _patience.get()
+            runtime.requests.gate.waits_until = lambda since: since + _patience.get()
             assert await runtime.engines.connected(30)
             bench = Bench(runtime, pollers[0], scripts, moved, world)
             await bench.caught_up()

@@ -137,7 +137,7 @@ def _check_requests(bench: Bench, latest: dict[UUID, UsageRecord]) -> None:
 def _check_holds(bench: Bench) -> None:
     """What is held is held for what runs."""
     holds = set(Hold.objects.values_list("pk", flat=True))
-    assert holds == set(bench.runtime.live), "a hold of nothing that runs, or the other way round"
+    assert holds == set(bench.runtime.requests.live), "a hold of nothing that runs, or the other way round"
 
 
 def _check_wallet(customer: Customer) -> None:

@@ -10,8 +10,8 @@ import pytest
 from billing import rating, reconcile
 from billing.services import credits, rollups
 from billing.writer import decide, grants
-from billing.writer.budgets import BudgetRow
-from gateway.runtime import principal
+from billing.writer.view import BudgetRow
+from gateway.runtime import principals
 from inference.clients.remote import usage
 from tests.gateway.generation.torture.steps import torture
 
@@ -78,7 +78,7 @@ def with_budgets_that_forget(patch):
 
 
 def with_the_plan_s_multiplier_for_batches(patch):
-    patch.setattr(principal, "batch_multiplier", lambda multiplier_bp, _: multiplier_bp)
+    patch.setattr(principals, "batch_multiplier", lambda multiplier_bp, _: multiplier_bp)
 
 
 FAULTS = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from billing.models import UsageRecord
-from gateway.durable.outcome import Outcome
+from gateway.durable.delivery import Outcome
 from gateway.errors.refusal import Refusal
 from gateway.generation.attempts import attempt_id
 from inference.types import Finished

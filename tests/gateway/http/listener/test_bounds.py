@@ -12,9 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from base.http.asgi import send_json
-from base.http.disconnect import watching
-from base.http.sse import EventStream
+from base.http import EventStream, send_json, watching
 from gateway.errors.refusal import Refusal
 from gateway.http.bounds import bounded, client_network
 from gateway.http.guard import guarded

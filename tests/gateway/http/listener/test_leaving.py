@@ -10,11 +10,12 @@ from types import SimpleNamespace
 import aiohttp
 import pytest
 
-from base.http.asgi import send_json
+from base.http import send_json
 from gateway.asgi import application
 from gateway.http.listener import server as serving
 from gateway.http.listener.bounds import Bounds, Listener
 from gateway.http.listener.server import Server, configuration
+from gateway.runtime.requests import Stage
 from tests.gateway.apis.server import lifespan_with
 from tests.gateway.apis.world import KEY, make_world
 from tests.waiting import until
@@ -150,7 +151,7 @@ async def stopping(listening, world):
 
     async def stop():
         server.should_exit = True
-        await until(lambda: world.runtime.is_leaving)
+        await until(lambda: world.runtime.requests.stage is not Stage.SERVING)
 
     await until(lambda: server.started)
     try:
@@ -195,7 +196,7 @@ async def test_queued_request_has_its_turn_in_a_gateway_that_stops(listening, mo
         streams = [await connected(listening, gateway.server) for _ in range(2)]
         for _, writer in streams:
             writer.write(HEAD + ASKED)
-        await until(lambda: world.runtime.gate.waiting)
+        await until(lambda: world.runtime.requests.gate.waiting)
         await gateway.stop()
         world.starting.set()
         answers = [await reader.read() for reader, _ in streams]
@@ -215,7 +216,7 @@ async def test_what_still_runs_or_waits_when_the_grace_is_over_is_refused(listen
         streams = [await connected(listening, gateway.server) for _ in range(2)]
         for _, writer in streams:
             writer.write(HEAD + ASKED)
-        await until(lambda: world.runtime.gate.waiting)
+        await until(lambda: world.runtime.requests.gate.waiting)
         await gateway.stop()
         answers = [await reader.read() for reader, _ in streams]
     assert {answer[:12] for answer in answers} == {b"HTTP/1.1 503"}
@@ -257,7 +258,9 @@ async def test_what_runs_without_a_connection_is_waited_for_too(listening):
     """A batch's lines and responses in the background have none: a gateway that was replaced cut them at once."""
     gateway = await Gateway(listening).up()
     live = {1: "a line of a batch"}
-    gateway.server.lifespan.state["runtime"] = SimpleNamespace(live=live, leave=lambda: None, drain=drained)
+    gateway.server.lifespan.state["runtime"] = SimpleNamespace(
+        requests=SimpleNamespace(live=live, leave=lambda: None, drain=drained)
+    )
     gateway.server.leave()
     await until(lambda: gateway.server.config.encoded_headers)
     for _ in range(3):

@@ -1,25 +1,104 @@
-"""Tenants' files: stored, deleted, expired. Bytes are stored before a file is shown and removed after it was hidden.
-
-So whatever dies in between leaves a row that nobody sees, by which the sweep finds the bytes.
-"""
+"""Files of projects: rows and their bytes, found, kept, read and deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from typing import ClassVar, Self
 from uuid import UUID
 
 from django.conf import settings
-from django.db import transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db import models, transaction
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce, Now
 
 from base import clock, storage
+from base.ids import uuid7
 from billing.services.sweeps import Sweep
-from gateway.batches.files.models import StoredFile
-from gateway.batches.files.selectors import taken
 from gateway.batches.models import Batch
 from gateway.errors.refusal import Refusal
-from tenancy.models import Tenant
+from tenancy.models.scoping import TenantManager
+from tenancy.models.tenants import Project, Tenant
+
+
+class StoredFile(models.Model):
+    """A file of a project: the row here, the bytes in the storage `files` under `key`.
+
+    It is READY once its bytes are stored. One that is DELETED isn't shown any more; its bytes and its row go when no
+    batch reads it. PENDING rows whose upload was cut off go the same way.
+    """
+
+    class State(models.IntegerChoices):
+        PENDING = 0
+        READY = 1
+        DELETED = 2
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="files")
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="files")
+    purpose = models.CharField(max_length=20)
+    filename = models.CharField(max_length=255)
+    bytes = models.BigIntegerField()
+    state = models.SmallIntegerField(choices=State, default=State.PENDING)
+    created_at = models.DateTimeField(db_default=Now())
+    expires_at = models.DateTimeField()
+
+    objects: ClassVar[TenantManager[Self]] = TenantManager()
+
+    class Meta:
+        verbose_name = "file"
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["project", "id"], condition=Q(state=1), name="file_of_project"),
+            models.Index(fields=["expires_at"], name="file_expires"),
+            models.Index(fields=["created_at"], condition=~Q(state=1), name="file_to_remove"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.filename} ({self.bytes} bytes)"
+
+    @property
+    def key(self) -> str:
+        """Its name in the storage: made by us, in a folder of its tenant's."""
+        return f"{self.tenant_id.hex}/{self.id.hex}"
+
+
+State = StoredFile.State
+
+
+def file_of(tenant: UUID, project: UUID, identifier: UUID) -> StoredFile | None:
+    """Return the project's file, or None."""
+    return _files(tenant, project).filter(id=identifier).first()
+
+
+def files_of(
+    tenant: UUID, project: UUID, *, purpose: str | None, after: UUID | None, limit: int, is_rising: bool = False
+) -> list[StoredFile]:
+    """Return at most `limit` files of the project behind `after`, the newest first unless `is_rising`."""
+    files = _files(tenant, project)
+    if purpose is not None:
+        files = files.filter(purpose=purpose)
+    if after is not None:
+        files = files.filter(id__gt=after) if is_rising else files.filter(id__lt=after)
+    return list(files.order_by("id" if is_rising else "-id")[:limit])
+
+
+def files_with(tenant: UUID, identifiers: Collection[UUID]) -> dict[UUID, StoredFile]:
+    """Return those of the tenant's files that have these ids and can be read, by id."""
+    files = StoredFile.objects.of(Tenant(id=tenant)).filter(id__in=identifiers, state=State.READY)
+    return {file.id: file for file in files}
+
+
+def taken(tenant: UUID) -> tuple[int, int]:
+    """Return how many files the tenant has, those that are on their way included, and their bytes together."""
+    files = StoredFile.objects.of(Tenant(id=tenant)).exclude(state=State.DELETED)
+    sums = files.aggregate(count=Count("id"), size=Coalesce(Sum("bytes"), 0))
+    return sums["count"], sums["size"]
+
+
+def _files(tenant: UUID, project: UUID) -> QuerySet[StoredFile]:
+    return StoredFile.objects.of(Tenant(id=tenant)).filter(project=project, state=State.READY)
+
 
 CUT_OFF = timedelta(hours=1)
 """Age at which a file whose bytes aren't stored yet was surely left by a process that died."""

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from gateway.runtime.address import address_of, address_of_sockets, announced, running_address, usual_address
+from operation.serve.address import address_of, address_of_sockets, announced, running_address, usual_address
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def test_what_a_killed_gateway_left_is_stale(home):
     code = (
         "import sys, django; from django.conf import settings; from pathlib import Path\n"
         f"settings.configure(SLUICE_HOME=Path({str(home)!r}))\n"
-        "from gateway.runtime.address import announced\n"
+        "from operation.serve.address import announced\n"
         "with announced('http://127.0.0.1:8123'):\n    print('up', flush=True); sys.stdin.read()\n"
     )
     process = subprocess.Popen(

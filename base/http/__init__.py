@@ -1,1 +1,0 @@
-"""Below every API: ASGI's types and messages, server-sent events, a client that leaves."""
