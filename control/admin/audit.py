@@ -36,7 +36,7 @@ class ActionFilter(admin.SimpleListFilter):
 
 @admin.register(AuditEvent)
 class AuditEventAdmin(ReadOnlyAdmin):
-    """Who did what, from where, newest first."""
+    """Audit events, newest first: actor, action, target, change and address."""
 
     list_display = ["display_at", "tenant", "actor", "action", "target", "display_change", "address"]
     list_display_links = ["display_at"]
@@ -64,7 +64,7 @@ class AuditEventAdmin(ReadOnlyAdmin):
 
     @display(description="Change")
     def display_change(self, event: AuditEvent) -> str:
-        """What changed, in one line."""
+        """The change, in one line."""
         return change_of(event)
 
     @display(description="Before")

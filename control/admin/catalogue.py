@@ -210,7 +210,7 @@ class PublicModelAdmin(RowsAdmin):
 
     @display(description="Kinds")
     def display_kinds(self, model: PublicModel) -> str:
-        """What it is for."""
+        """The kinds of requests that the model serves."""
         return ", ".join(model.kinds)
 
     @display(description="Context", ordering="context_length")

@@ -40,7 +40,7 @@ _NUMBER = UnfoldAdminIntegerFieldWidget
 
 
 class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
-    """What a new key needs."""
+    """Fields of the form for a new key."""
 
     scopes = forms.MultipleChoiceField(
         choices=[(scope, scope) for scope in SCOPES],
@@ -67,14 +67,14 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscrip
         fields = ["name", "expires_at"]  # the admin adds `project` at each request, when scopes are lifted
 
     def restrictions(self) -> Restrictions:
-        """Return what the key is limited to."""
+        """Return the key's limits: models, networks, rates and spend."""
         asked = self.cleaned_data
         rates = {name: asked.get(name) for name in ("request_limit", "credit_limit", "concurrency")}
         spend = SpendLimits(**{name: asked.get(name) for name in _SPEND})
         return Restrictions(tuple(asked["allowed_models"]), tuple(asked["networks"].split()), **rates, spend=spend)
 
     def clean(self) -> dict[str, Any]:
-        """Refuse what the service would."""
+        """Refuse fields that the service would refuse."""
         asked = super().clean() or self.cleaned_data
         if not self.errors:
             try:
@@ -181,12 +181,12 @@ class APIKeyAdmin(KeptAdmin):
 
     @display(description="Limits")
     def display_limits(self, key: APIKey) -> str:
-        """What the key is limited to, and what it spent of that."""
+        """The key's limits, and the credits spent of them."""
         return "; ".join(limits_in_words(key)) or "those of the plan"
 
     @display(description="Key")
     def shown(self, key: APIKey) -> str:
-        """What people recognise the key by."""
+        """The key's prefix and last four characters, by which people recognise it."""
         return f"{key.prefix}…{key.last_four}"
 
     @display(description="State", label={"active": "success", "expired": "warning", "revoked": "danger"})

@@ -62,7 +62,7 @@ class ModelFilter(_ValueFilter):
 
 @admin.register(RefusalCount)
 class RefusalCountAdmin(SearchById, ReadOnlyAdmin):
-    """What was refused, newest first."""
+    """Counts of refused requests, newest first."""
 
     list_display = ["last_at", "tenant", "display_key", "display_reason", "model", "display_count", "last_request"]
     list_filter = [("tenant", AutocompleteSelectFilter), CodeFilter, ModelFilter, ("minute", DaysFilter)]
@@ -77,7 +77,9 @@ class RefusalCountAdmin(SearchById, ReadOnlyAdmin):
     readonly_fields = fields
 
     def rows_named(self, rows: QuerySet[Any], text: str, identifier: UUID | None) -> QuerySet[Any]:
-        """Return the row whose last request it is, else what was refused in that request's minute or the next."""
+        """Return the rows whose last request, tenant or key has that id, else those of that request's minute and the
+        next. Without an id, `text` is a tenant's slug.
+        """
         if identifier is None:
             return rows.filter(tenant__slug=text)
         found = rows.filter(Q(last_request=identifier) | Q(tenant=identifier) | Q(api_key=identifier))
@@ -88,7 +90,7 @@ class RefusalCountAdmin(SearchById, ReadOnlyAdmin):
 
     @display(description="From", ordering="api_key")
     def display_key(self, row: RefusalCount) -> str:
-        """The key's name, or that it was asked in the chat."""
+        """The key's name, or "chat" for a request from the chat."""
         return str(row.api_key) if row.api_key is not None else "chat"
 
     @display(description="Reason", ordering="code")

@@ -23,7 +23,7 @@ from tenancy.services import members, tenants
 
 
 class NewTenantForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
-    """What a new tenant needs."""
+    """Fields of the form for a new tenant."""
 
     owner_email = forms.EmailField(widget=UnfoldAdminEmailInputWidget, help_text="Gets an invitation by mail.")
     plan = forms.ChoiceField(widget=UnfoldAdminSelectWidget)
@@ -101,7 +101,7 @@ class TenantAdmin(KeptAdmin):
 
     @display(description="Available credits", ordering="available")
     def available(self, tenant: Any) -> str:
-        """What a new request may hold."""
+        """Credits that new requests may hold, the overdraft included."""
         return "–" if tenant.available is None else format_credits(tenant.available, separator=",")
 
     @action(description="New API key", url_path="new-key", permissions=["new_key"])

@@ -17,7 +17,7 @@ from tenancy.models import AuditEvent
 
 
 class AuditQuerySerializer(serializers.Serializer[Any]):
-    """Query: which events."""
+    """Query of the audit trail: action, actor and day."""
 
     action = serializers.CharField(max_length=60, required=False, help_text="Such as key.revoked.")
     actor = serializers.CharField(max_length=254, required=False, help_text="Exactly as the trail shows it.")
@@ -51,7 +51,7 @@ class AuditEventSerializer(serializers.ModelSerializer[AuditEvent]):
 
 
 class AuditView(ListModelMixin, TenantView):
-    """What was changed in the tenant, and who signed in."""
+    """The tenant's audit trail: changes and sign-ins."""
 
     reads = "audit"
     serializer_class = AuditEventSerializer

@@ -86,7 +86,7 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
 
 
 class KeyTermsSerializer(KnownFields):
-    """What a key is called, may do and may take. Empty lists and null restrict nothing."""
+    """A key's name, scopes, expiry and limits. Empty lists and null restrict nothing."""
 
     name = serializers.CharField(max_length=120)
     scopes = serializers.ListField(

@@ -1,4 +1,4 @@
-"""What a caller of the management API may do, by the capability that the view names for the method."""
+"""Permissions of the management API, by the capability that the view names for the method."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class QuerySerializer(KnownFields):
 
 
 class CandidateSerializer(serializers.Serializer[Any]):
-    """What was looked at; `rejected` says why it was passed over, empty for the chosen one."""
+    """A model, deployment or replica considered; `rejected` is the reason against it, empty for the chosen one."""
 
     model = serializers.CharField()
     deployment = serializers.CharField()

@@ -139,7 +139,7 @@ class InvitedSerializer(serializers.Serializer[Any]):
 
 @extend_schema_view(get=extend_schema(operation_id="members_list", summary="List members"))
 class MembersView(ListModelMixin, TenantView):
-    """Who belongs to the tenant."""
+    """The tenant's active members."""
 
     writes = "members"
     serializer_class = MemberSerializer

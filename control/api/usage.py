@@ -20,7 +20,7 @@ SPLITS = ("model", "api_key", "project")
 
 
 class UsageQuerySerializer(serializers.Serializer[Any]):
-    """Which days, split how, of what."""
+    """Query of usage: period, split and filters."""
 
     first = serializers.DateField(required=False, help_text="First UTC day; 29 days before `last` by default.")
     last = serializers.DateField(required=False, help_text="Last UTC day, today by default.")
@@ -67,13 +67,13 @@ class UsageSerializer(serializers.Serializer[Any]):
 
 
 class UsageView(TenantView):
-    """What the tenant used."""
+    """The tenant's usage by day."""
 
     serializer_class = UsageSerializer
 
     @extend_schema(operation_id="usage_list", summary="Show usage by day", parameters=[UsageQuerySerializer])
     def get(self, request: Request) -> Response:
-        """Sum usage per day. It comes from hourly rollups: the last minutes may be missing."""
+        """Sum usage per day, from hourly rollups: the last minutes may be missing."""
         query = UsageQuerySerializer(data=request.query_params)
         query.is_valid(raise_exception=True)
         wanted = query.validated_data

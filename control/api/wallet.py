@@ -76,7 +76,7 @@ class TransferPageSerializer(serializers.Serializer[Any]):
 
 
 class TransferQuerySerializer(serializers.Serializer[Any]):
-    """Which page."""
+    """Query of the wallet's transfers: size and start of the page."""
 
     limit = serializers.IntegerField(min_value=1, max_value=200, default=50)
     cursor = serializers.CharField(required=False, help_text="`next` of the page before.")

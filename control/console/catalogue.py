@@ -84,7 +84,7 @@ class ModelLine:
 
     @property
     def kinds(self) -> str:
-        """What it is for, in words."""
+        """The kinds of requests that the model serves, in words."""
         entry = self.offer.entry
         words = [word for kind, word in _WORDS.items() if kind in entry.kinds]
         return ", ".join([*words, *(["chats that name labels"] if entry.answers_labels else [])])
@@ -112,7 +112,7 @@ class ModelLine:
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """What a request for `auto` that says its task gets now: a model, by a rule, or the `refusal`."""
+    """The model and rule that a request for `auto` with `task` gets now, or its `refusal`."""
 
     task: str
     model: str

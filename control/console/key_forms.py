@@ -52,7 +52,7 @@ class CreditsInput(forms.CharField):
 
 
 class KeyTermsForm(forms.Form):
-    """What a key is called, may do and may take; members are offered no scope that outranks them."""
+    """A key's name, scopes, expiry and limits; members are offered no scope that outranks them."""
 
     name = forms.CharField(max_length=120, help_text="Where it will be used, so that you know which one to revoke.")
     access = forms.ChoiceField(choices=list(ACCESS.items()), widget=forms.RadioSelect, initial=ALL)
@@ -158,7 +158,7 @@ class KeyTermsForm(forms.Form):
 
 
 class NewKeyForm(KeyTermsForm):
-    """What a new key needs."""
+    """The terms of a new key, and its project."""
 
     project = forms.ChoiceField()
 
@@ -170,7 +170,7 @@ class NewKeyForm(KeyTermsForm):
 
 
 def limits_in_words(key: APIKey) -> list[str]:
-    """Return what a key is limited to beside its scopes, and what it spent of it."""
+    """Return a key's limits beside its scopes, with the credits spent of them."""
     words = (
         [f"{len(key.allowed_models)} models" if len(key.allowed_models) > 1 else key.allowed_models[0]]
         if key.allowed_models
@@ -190,7 +190,7 @@ def limits_in_words(key: APIKey) -> list[str]:
 
 
 def _stamp(initial: dict[str, Any]) -> str:
-    """Return what stands for the terms that a page shows."""
+    """Return a digest of the terms that a page shows."""
     return sha256(json.dumps(initial, default=str).encode()).hexdigest()[:16]
 
 

@@ -46,7 +46,7 @@ class KeyLine:
 
     @property
     def limits(self) -> list[str]:
-        """What else the key is limited to, in words."""
+        """The key's limits beside its scopes, in words."""
         return limits_in_words(self.key)
 
     @property

@@ -1,4 +1,4 @@
-"""What a tenant was refused in a period, and how large a share of its requests that was."""
+"""A tenant's refused requests in a period, by reason, and their share of all its requests."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def shown_event(event: AuditEvent) -> Body:
 
 
 class AuditLogsView(OrganizationView):
-    """What was changed in the tenant, and who signed in."""
+    """The tenant's audit log under OpenAI's names: changes and sign-ins."""
 
     reads = "audit"
 

@@ -131,12 +131,12 @@ class _RefusingView(APIView):
         raise self.refusal(request, **given)
 
     def refusal(self, request: Request, **given: str) -> Exception:
-        """Return what the request is refused with, `given` what its address names."""
+        """Return the error for the request; `given` has the values in its path."""
         raise NotImplementedError
 
 
 class NoSuchView(_RefusingView):
-    """An id that none of ours can be, where the kind is served: the same 404 as for one that nothing has."""
+    """A path that is served, but with an id of another form than Sluice's: 404, as for an unknown id."""
 
     def refusal(self, request: Request, **given: str) -> Exception:
         """Return the 404."""
@@ -144,7 +144,7 @@ class NoSuchView(_RefusingView):
 
 
 class NotServedView(_RefusingView):
-    """What OpenAI's administration API has and Sluice hasn't, refused by name."""
+    """Any other path of OpenAI's administration API, which Sluice lacks: 501, by name."""
 
     def refusal(self, request: Request, **given: str) -> Exception:
         """Return the 501."""

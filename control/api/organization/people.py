@@ -42,10 +42,10 @@ def shown_user(membership: Membership) -> Body:
 
 
 class UsersView(OrganizationView):
-    """Who belongs to the tenant."""
+    """The tenant's active members."""
 
     def get(self, request: Request) -> Response:
-        """List them."""
+        """List the members."""
         mine = Membership.objects.of(self.tenant).filter(is_active=True).select_related("user")
         if emails := self.several("emails"):
             mine = mine.filter(user__email__in=[email.lower() for email in emails])
@@ -61,7 +61,7 @@ class UserView(OrganizationView):
         return membership
 
     def get(self, request: Request, user: str) -> Response:
-        """Show it."""
+        """Show the member."""
         return Response(shown_user(self._membership(user)))
 
     def post(self, request: Request, user: str) -> Response:
@@ -103,11 +103,11 @@ class InvitesView(OrganizationView):
         return [*super().get_throttles(), *([InvitationThrottle()] if self.request.method == "POST" else [])]
 
     def get(self, request: Request) -> Response:
-        """List them."""
+        """List the invitations."""
         return self.page(Invitation.objects.of(self.tenant), shown_invite)
 
     def post(self, request: Request) -> Response:
-        """Send one by mail. Members act in all projects, so none can be named."""
+        """Send an invitation by mail. Members act in all projects, so none can be named."""
         data = self.body("email", "role", "projects")
         if data.get("projects"):
             message = "Members of a tenant act in all of its projects: leave 'projects' out."
@@ -123,11 +123,11 @@ class InviteView(OrganizationView):
     """One invitation."""
 
     def get(self, request: Request, invite: str) -> Response:
-        """Show it."""
+        """Show the invitation."""
         return Response(shown_invite(get_object_or_404(Invitation.objects.of(self.tenant), pk=invite)))
 
     def delete(self, request: Request, invite: str) -> Response:
-        """Take it back while it is open."""
+        """Take the invitation back while it is open."""
         found = get_object_or_404(Invitation.objects.of(self.tenant), pk=invite)
         members.withdraw_invitation(tenant=self.tenant, invitation=found)
         return Response({"object": "organization.invite.deleted", "id": invite, "deleted": True})
@@ -161,7 +161,7 @@ class AdminKeysView(OrganizationView):
     """The tenant's admin keys; revoked ones are gone."""
 
     def get(self, request: Request) -> Response:
-        """List them; `order` is `asc` or `desc`."""
+        """List the keys; `order` is `asc` or `desc`."""
         mine = AdminAPIKey.objects.of(self.tenant).filter(revoked_at=None).select_related("created_by")
         order = request.query_params.get("order", "asc")
         if order not in {"asc", "desc"}:
@@ -169,7 +169,7 @@ class AdminKeysView(OrganizationView):
         return self.page(mine, shown_admin_key, order="id" if order == "asc" else "-id")
 
     def post(self, request: Request) -> Response:
-        """Make one; its `value` can't be had again."""
+        """Make a key; its `value` can't be had again."""
         data, by = self.body("name", "expires_in_seconds"), self.access.admin_key
         key, secret = admin_keys.create_admin_key(
             tenant=self.tenant,
@@ -189,10 +189,10 @@ class AdminKeyView(OrganizationView):
         return found
 
     def get(self, request: Request, key: str) -> Response:
-        """Show it."""
+        """Show the key."""
         return Response(shown_admin_key(self._key(key)))
 
     def delete(self, request: Request, key: str) -> Response:
-        """Revoke it at once."""
+        """Revoke the key at once."""
         admin_keys.revoke_admin_key(tenant=self.tenant, key=self._key(key))
         return Response({"object": "organization.admin_api_key.deleted", "id": key, "deleted": True})

@@ -36,14 +36,14 @@ class ProjectsView(OrganizationView):
     """The tenant's projects."""
 
     def get(self, request: Request) -> Response:
-        """List them; archived ones where that is asked for."""
+        """List the projects; archived ones where that is asked for."""
         projects = Project.objects.of(self.tenant)
         if request.query_params.get("include_archived", "").lower() != "true":
             projects = projects.filter(is_active=True)
         return self.page(projects, shown_project)
 
     def post(self, request: Request) -> Response:
-        """Make one."""
+        """Make a project."""
         project = tenants.create_project(tenant=self.tenant, name=self.text(self.body("name"), "name"))
         project.refresh_from_db(from_queryset=Project.objects.of(self.tenant))
         return Response(shown_project(project))
@@ -53,11 +53,11 @@ class ProjectView(OrganizationView):
     """One project."""
 
     def get(self, request: Request, project: str) -> Response:
-        """Show it."""
+        """Show the project."""
         return Response(shown_project(_project(self, project)))
 
     def post(self, request: Request, project: str) -> Response:
-        """Rename it."""
+        """Rename the project."""
         name = self.text(self.body("name"), "name")
         renamed = tenants.rename_project(tenant=self.tenant, project=_project(self, project), name=name)
         return Response(shown_project(renamed))
@@ -67,7 +67,7 @@ class ProjectArchiveView(OrganizationView):
     """The end of one project."""
 
     def post(self, request: Request, project: str) -> Response:
-        """Archive it: its keys are refused within a second."""
+        """Archive the project: its keys are refused within a second."""
         archived = tenants.archive_project(tenant=self.tenant, project=_project(self, project))
         return Response(shown_project(archived))
 
@@ -99,7 +99,7 @@ class ProjectKeysView(OrganizationView):
     """A project's keys; revoked ones are gone."""
 
     def get(self, request: Request, project: str) -> Response:
-        """List them."""
+        """List the keys."""
         return self.page(_keys(self, project), shown_key)
 
 
@@ -107,11 +107,11 @@ class ProjectKeyView(OrganizationView):
     """One key of a project."""
 
     def get(self, request: Request, project: str, key: str) -> Response:
-        """Show it, without its secret."""
+        """Show the key, without its secret."""
         return Response(shown_key(_key(self, project, key)))
 
     def post(self, request: Request, project: str, key: str) -> Response:
-        """Change its scopes or its end. No scopes are all of them."""
+        """Change the key's scopes or its end. No scopes are all of them."""
         data, found = self.body("scopes", "expires_in_seconds"), _key(self, project, key)
         change: Body = {}
         scopes = data.get("scopes", [])
@@ -130,7 +130,7 @@ class ProjectKeyView(OrganizationView):
         return Response(shown_key(changed))
 
     def delete(self, request: Request, project: str, key: str) -> Response:
-        """Revoke it."""
+        """Revoke the key."""
         keys.revoke_key(tenant=self.tenant, key=_key(self, project, key))
         return Response({"object": "organization.project.api_key.deleted", "id": key, "deleted": True})
 
@@ -150,11 +150,11 @@ class ServiceAccountsView(OrganizationView):
     """A project's service accounts: each is one key."""
 
     def get(self, request: Request, project: str) -> Response:
-        """List them."""
+        """List the accounts."""
         return self.page(_keys(self, project).filter(created_by=None), shown_account)
 
     def post(self, request: Request, project: str) -> Response:
-        """Make one, with its key."""
+        """Make an account, with its key."""
         data, found = self.body("name", "expires_in_seconds"), _project(self, project)
         key, secret = keys.create_key(
             tenant=self.tenant, project=found, name=self.text(data, "name"), expires_at=expiry_of(data, None)
@@ -168,11 +168,11 @@ class ServiceAccountView(OrganizationView):
     """One service account."""
 
     def get(self, request: Request, project: str, key: str) -> Response:
-        """Show it."""
+        """Show the account."""
         return Response(shown_account(self._account(project, key)))
 
     def delete(self, request: Request, project: str, key: str) -> Response:
-        """Revoke its key."""
+        """Revoke the account's key."""
         keys.revoke_key(tenant=self.tenant, key=self._account(project, key))
         return Response({"object": "organization.project.service_account.deleted", "id": key, "deleted": True})
 

@@ -100,14 +100,14 @@ class _BucketsView(OrganizationView):
 
 
 class CompletionsUsageView(_BucketsView):
-    """What models that write were used for, whichever API they were asked by."""
+    """Usage of all models but those for embeddings alone, through any API."""
 
     widths = _USAGE_WIDTHS
     groups = {"project_id": "project", "api_key_id": "api_key", "model": "model"}
     of_embeddings = False
 
     def get(self, request: Request) -> Response:
-        """Sum it."""
+        """Sum usage by bucket of time."""
         rows = PublicModel.objects.values_list("name", "kinds")
         embedding = {name for name, kinds in rows if kinds == [_EMBEDDING]}
         asked = self.several("models")
@@ -131,19 +131,19 @@ class CompletionsUsageView(_BucketsView):
 
 
 class EmbeddingsUsageView(CompletionsUsageView):
-    """What embedding models were used for."""
+    """Usage of models for embeddings alone."""
 
     of_embeddings = True
 
 
 class CostsView(_BucketsView):
-    """What was charged: the currency is the credit."""
+    """Charges: the currency is the credit."""
 
     widths = _COST_WIDTHS
     groups = {"project_id": "project", "api_key_id": "api_key", "line_item": "model"}
 
     def get(self, request: Request) -> Response:
-        """Sum it; a line item is a model."""
+        """Sum charges by bucket of time; a line item is a model."""
         return self.buckets(self._shown)
 
     def _shown(self, named: Body, row: HourSum) -> Body:
