@@ -56,7 +56,7 @@ class Engine(Protocol):
 
     @property
     def info(self) -> EngineInfo | None:
-        """What the worker announced, or None before its first Ready."""
+        """The worker's announcement, or None before its first Ready."""
         ...
 
     async def prepare(self, request: GenerationRequest) -> Prepared:

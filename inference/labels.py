@@ -1,4 +1,4 @@
-"""What texts can be classified as: a model's own labels, and those of one request."""
+"""Labels that texts can be classified by: a model's own, and those of one request."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Image:
 
 @value
 class Reasoning:
-    """What the model thought before it answered."""
+    """The model's thought before its answer."""
 
     text: str
 
@@ -42,7 +42,7 @@ class ToolCall:
 
 @value
 class ToolResult:
-    """What a function answered to the call with the id `call_id`."""
+    """A function's answer to the call with the id `call_id`."""
 
     call_id: str
     content: tuple[str | Image, ...]

@@ -47,7 +47,7 @@ def _prefix(namespace: str | None) -> str:
 
 @value
 class Tools:
-    """What a request says of functions: those there are, of which the model may call the `allowed` (empty: all).
+    """A request's functions, of which the model may call the `allowed` (empty: all).
 
     Without `parallel` an answer ends behind its first call. `param` is what the client calls the field that says when
     they are called, for errors.
@@ -68,12 +68,12 @@ class Tools:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """What a model reads of them."""
+        """The functions' texts, as a model reads them."""
         return tuple(
             text for function in self.functions for text in (function.name, function.description, function.parameters)
         )
 
     @property
     def characters(self) -> int:
-        """The length of their texts."""
+        """The length of the functions' texts."""
         return sum(map(len, self.texts))

@@ -1,4 +1,4 @@
-"""What a request may ask of sampling: every bound is checked before the request enters an engine."""
+"""Bounds of a request's sampling: each is checked before the request enters an engine."""
 
 from __future__ import annotations
 

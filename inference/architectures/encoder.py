@@ -175,7 +175,7 @@ def _modules(folder: Path, chosen: str) -> tuple[tuple[str, ...], bool]:
 
 
 def _pooling_modes(folder: Path, settings: dict[str, Any]) -> tuple[str, ...]:
-    """What a pooling config asks for, in either of its spellings."""
+    """Return the modes of a pooling config in either spelling; raise ModelRefusedError for unknown ones."""
     named = settings.get("pooling_mode")
     if isinstance(named, str):
         wanted = {SHORT_NAMES.get(named, named)}

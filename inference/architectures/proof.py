@@ -42,7 +42,7 @@ class UnservableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was proved: up to `max_context` tokens (0: as many as the model takes), and a `text` for operators."""
+    """The extent of a proof: up to `max_context` tokens (0: as many as the model takes), and a `text` for operators."""
 
     max_context: int
     text: str

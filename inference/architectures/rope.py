@@ -84,7 +84,7 @@ class Rotations:
     CHUNK = 1024
 
     def __init__(self, inverse_frequencies: torch.Tensor, scale: float, head_dim: int) -> None:
-        """What a head of `head_dim` has beyond the pairs of `inverse_frequencies` isn't turned, nor scaled."""
+        """Of a head of `head_dim`, pairs beyond those of `inverse_frequencies` are neither turned nor scaled."""
         self._inverse = inverse_frequencies
         self._scale = scale
         self._still = head_dim // 2 - len(inverse_frequencies)

@@ -1,6 +1,6 @@
-"""What a model's settings may be: the sizes of every one, and all settings of a family that the own decoder computes.
+"""Bounds of a model's settings: the sizes of every model, and all settings of a family that the own decoder computes.
 
-They are looked at before anything is computed with them, since transformers' own configs and the operators divide by
+Settings are checked before anything is computed with them, since transformers' own configs and the operators divide by
 them, and count and allocate up to them.
 """
 

@@ -1,4 +1,4 @@
-"""What a model's folder says of it: config.json as transformers reads it, refused where no model can be like that."""
+"""A model's config.json as transformers reads it, refused where no model can have such a config."""
 
 from __future__ import annotations
 

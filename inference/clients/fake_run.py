@@ -106,7 +106,7 @@ class FakeOptions:
 
 @dataclass(slots=True)
 class FakeState:
-    """What all requests of one fake engine share: its options, its steps, and the events of `hang_at`."""
+    """State that all requests of one fake engine share: its options, its steps, and the events of `hang_at`."""
 
     options: FakeOptions
     steps: int = 0
@@ -323,7 +323,7 @@ def _scripted(options: FakeOptions, request: GenerationRequest) -> str:
 
 
 def _asked(request: GenerationRequest) -> str:
-    """What is echoed: the last message, or the prompt."""
+    """Return the text to echo: the last message, or the prompt."""
     if request.prompt is not None:
         return request.prompt if isinstance(request.prompt, str) else " ".join(map(str, request.prompt))
     return "\n".join(request.messages[-1].texts)

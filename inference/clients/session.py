@@ -120,7 +120,7 @@ class WorkerSession:
 
     @property
     def incarnation(self) -> str:
-        """Which process the worker is; empty until it has answered."""
+        """Identity of the worker's process; empty until the worker has answered."""
         return self._link.incarnation
 
     @property

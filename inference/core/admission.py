@@ -1,4 +1,4 @@
-"""Which waiting sequences get a slot and blocks, and from whom room is taken back for them."""
+"""Admission of waiting sequences to slots and blocks, and the sequences from which room is taken back for them."""
 
 from __future__ import annotations
 

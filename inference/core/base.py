@@ -1,4 +1,4 @@
-"""What the schedulers of a generating model and of an encoder have in common."""
+"""The common base of the schedulers of a generating model and of an encoder."""
 
 from __future__ import annotations
 

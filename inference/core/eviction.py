@@ -1,4 +1,4 @@
-"""Which cached block is evicted: the least recently used of the domain that has most."""
+"""Eviction of cached blocks: the least recently used of the domain that has most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine knows of a compiled grammar: which tokens may come next, as the tokens come."""
+"""A compiled grammar as the engine sees it: the tokens that may come next, as tokens come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scheduler's steps did so far: for rates over time, and for who had how much of the device."""
+"""Counts of a scheduler's steps so far: for rates over time, and for each tenant's share of the device."""
 
 from __future__ import annotations
 

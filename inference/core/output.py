@@ -9,7 +9,7 @@ from inference.types import Finished, FinishReason, PositionLogprobs, Started, T
 
 @dataclass(slots=True)
 class Output:
-    """What one step brought for one request, to be sent in this order: started, tokens or vectors, finished.
+    """Output of one step for one request, to be sent in this order: started, tokens or vectors, finished.
 
     `tokens` are those with text: the end-of-sequence token or stop id that ended the request is counted in `usage` but
     isn't among them. A request that ends before its first step is committed has no `started`. `logprobs` has an entry

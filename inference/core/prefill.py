@@ -1,4 +1,4 @@
-"""Which prompts one step computes, and how much of each."""
+"""The prompts that one step computes, and how many tokens of each."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _Rest:
 
 @dataclass(slots=True)
 class _Step:
-    """What is left of the step, how many tokens of each sequence it computes, and the running prompts by turn."""
+    """The rest of the step, the number of tokens that it computes of each sequence, and the running prompts by turn."""
 
     rest: _Rest
     counts: dict[Sequence, int]

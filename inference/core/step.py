@@ -97,7 +97,7 @@ class RowFailure:
 
 
 class RowResult(NamedTuple):
-    """What a row gave: `tokens`, none where it doesn't sample.
+    """Result of a row: `tokens`, none where the row doesn't sample.
 
     Behind the token after the last known one stand as many more as drafts were right. `logprobs` has one entry for each
     token of a row that asked for them, `prompt_logprobs` one for each of its `targets`.

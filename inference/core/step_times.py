@@ -1,4 +1,4 @@
-"""What steps took, and from that how many prompt tokens the next one may compute in a given time."""
+"""Durations of steps, and from them the prompt tokens that the next step may compute in a given time."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class StepTimes:
         self._costs = None
 
     def decode_seconds(self, rows: int, context: int) -> float:
-        """What a step with so many decode rows takes, which have so many tokens before them together."""
+        """Return the seconds of a step with `rows` decode rows, which have `context` tokens before them together."""
         return self._value((1, rows, context, 0, 0))
 
     def prefill_seconds(self, start: int, count: int) -> float:

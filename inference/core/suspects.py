@@ -10,10 +10,10 @@ from inference.core.step import StepPlan
 
 
 class Suspects:
-    """Those whose last step failed, running or waiting, in the order in which they are to run alone.
+    """Sequences whose last step failed, running or waiting, in the order in which they are to run alone.
 
-    A step that ran out of memory was too large, or one of its rows would be in any step. So the first time one with
-    fewer prompt tokens is tried. Rows that fail again become suspects, those first that computed most, at the most
+    A step that ran out of memory was too large, or one of its rows would be in any step. So the first time a step
+    with fewer prompt tokens is tried. Rows that fail again become suspects, those first that computed most, at the most
     distant places. One that fails alone computes less at a time from then on, until it has failed with one token; the
     others aren't suspected any more. Only when none fails alone do steps get fewer rows (`decide`).
     """

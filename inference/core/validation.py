@@ -1,4 +1,4 @@
-"""What can never run is refused when it is submitted."""
+"""Refusal, when it is submitted, of a sequence that can never run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from inference.validation import check_ids, check_sampling
 
 
 def check_sequence(seq: Sequence, config: SchedulerConfig) -> None:
-    """Raise `InvalidRequestError` for what can never run within `config`."""
+    """Raise `InvalidRequestError` for a sequence that can never run within `config`."""
     if not seq.prompt:
         raise InvalidRequestError("the prompt is empty", param="messages")
     if seq.max_output < 1 or seq.allowance < 1:

@@ -1,4 +1,4 @@
-"""Who makes room for an adapter, in a memory that tenants share: none pushes out who has less, or keeps another out."""
+"""Room for adapters in memory that tenants share: no tenant pushes out one that has less, or keeps another out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLAIM_SECONDS = 10.0  # as long a tenant that was refused for want of room has t
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What of a model's adapters is in memory: so many, of so many bytes (0: no bound), so many used by one tenant.
+    """Bounds of a model's adapters in memory: number, bytes (0: no bound), and the number used by one tenant.
 
     One tenant has as great a part of the bytes as of the number.
     """

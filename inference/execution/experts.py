@@ -68,7 +68,7 @@ class SeparateProducts:
 
 
 class Routing(Protocol):
-    """What a mixture needs of a tier's operators; `route` and `combine` below say what they return."""
+    """A tier's operators for a mixture; `route` and `combine` below say what they return."""
 
     def route(
         self, logits: torch.Tensor, chosen: int, *, is_normalised: bool, is_shared: bool

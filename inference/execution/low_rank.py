@@ -22,7 +22,7 @@ class Weights(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What an adapter adds to the outputs of a linear layer from `begin` on: (x · downᵀ) · upᵀ.
+    """An adapter's addition to the outputs of a linear layer from `begin` on: (x · downᵀ) · upᵀ.
 
     `down` is [rank, inputs], `up` [outputs, rank].
     """

@@ -1,4 +1,4 @@
-"""What a decoder's layers are computed with: one tier of operators for a whole model.
+"""The operators of a decoder's layers: one tier for a whole model.
 
 Three tiers: own kernels in C (`c_operators.py`), torch's operators with packed weights (`packed_operators.py`), and
 plain torch, which is the reference that the others are tested against. `tiers.py` chooses.

@@ -1,4 +1,4 @@
-"""Which dtypes this processor computes fast in, and the choice of a model's device and dtype."""
+"""The choice of a model's device and dtype, by the dtypes that this processor computes fast in."""
 
 from __future__ import annotations
 

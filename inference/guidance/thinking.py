@@ -110,7 +110,7 @@ class _ThinkingMatcher:
                     self._inner.accept(token)
 
     def _first(self) -> bytes:
-        """What may come in BEGIN: what the answer permits, with the marker's next token or without its last."""
+        """Return the tokens permitted in BEGIN: the answer's, with the marker's next token or without its last."""
         thought, place = self._thought, self._place
         mask, token = self._answer() if not self._unread else bytes(len(self._any)), thought.begin[place]
         rest = _without(mask, {token, *thought.merged_with(thought.begin)}) if place == len(thought.begin) - 1 else mask
@@ -138,7 +138,7 @@ class _ThinkingMatcher:
                 self._inner.accept(each)
 
     def _thinking(self) -> bytes:
-        """What may come in THOUGHT."""
+        """Return the tokens permitted in THOUGHT."""
         thought, mask = self._thought, self._any
         if self._inner is not None:  # an answer that is held to something can't end before it has begun
             mask = _without(mask, thought.ends)

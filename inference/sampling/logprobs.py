@@ -15,7 +15,7 @@ CHUNK = 64  # positions whose logits are in memory at once
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """What is to be told of n raw distributions: `total` [n, 1] log-sum-exps, and the `ids` and `values` [n, most] of
+    """Log-probabilities of n raw distributions: `total` [n, 1] log-sum-exps, and the `ids` and `values` [n, most] of
     the largest logits, of which line i wants the first `counts[i]`.
     """
 

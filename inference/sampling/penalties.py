@@ -16,7 +16,7 @@ MIN_WIDTH = 256
 
 @dataclass(slots=True)
 class _Lane:
-    """Which sequence's tokens a line of the tensors has: `history` before output token number `output`."""
+    """The sequence whose tokens a line of the tensors has: `history` before output token number `output`."""
 
     number: int
     history: Sequence[int] = ()

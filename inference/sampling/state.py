@@ -18,7 +18,7 @@ MOST_TOP_K = 2**31 - 1  # more than any vocabulary
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admitted:
-    """What the row in one slot uses: it decides which parts of a step are skipped.
+    """Parameters that the row in one slot uses: they decide which parts of a step are skipped.
 
     `is_plain`: but for a grammar, the token with the largest logit is all that is wanted. `is_filtered`: top-k, top-p
     or min-p (never with greedy). The tensors are None where the row doesn't use them:

@@ -20,7 +20,7 @@ from inference.types import PositionLogprobs
 
 @dataclass(slots=True)
 class _Chosen:
-    """What a row got so far; `drafts` are those of the row."""
+    """A row's result so far; `drafts` are the row's."""
 
     drafts: tuple[int, ...]
     tokens: list[int] = field(default_factory=list)

@@ -38,7 +38,7 @@ EXPECTED: Mapping[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """What a config says: the rank, the factor of the products, and the modules that are changed (None: a pattern)."""
+    """Facts of a config: the rank, the factor of the products, and the modules that are changed (None: a pattern)."""
 
     rank: int
     scale: float

@@ -1,9 +1,9 @@
-"""What the text of an answer is made of: what the model thought, what it says, and the functions that it calls.
+"""The parts of an answer's text: the model's thought, its words, and its calls of functions.
 
     <think>Where is it?</think>I'll look.<tool_call>{"name": "find", "arguments": {"what": "it"}}</tool_call>
            reasoning            text                  call
 
-White space between these is dropped. What looks like a call and is none becomes text, unless the answer was cut in it.
+White space between these is dropped. A piece that only looks like a call becomes text, unless the answer was cut in it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """What a model writes before and behind its thought."""
+    """Texts that a model writes before and behind its thought."""
 
     begin: str
     end: str

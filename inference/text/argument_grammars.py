@@ -1,4 +1,4 @@
-"""What holds arguments that are not told as an object in JSON to their schema: rules in Lark."""
+"""Rules in Lark that hold arguments to their schema where they are not written as an object in JSON."""
 
 from __future__ import annotations
 

@@ -72,12 +72,12 @@ class CallFormat:
 
     @property
     def first(self) -> str:
-        """What stands before the first call."""
+        """The text that stands before the first call."""
         return self.section[0] or self.begin
 
     @property
     def marks(self) -> tuple[str, ...]:
-        """What in its texts may be a control token of which a reader needs the text."""
+        """Parts of the format's texts that may be control tokens of which a reader needs the text."""
         texts = (self.begin, self.end, self.middle, *self.section, *self.parameter, self.quote, *self.openers)
         return marks_in(*texts, *self.silent, "[CALL_ID]")  # Mistral's, before its arguments
 

@@ -1,4 +1,4 @@
-"""What a model's chats look like: how its calls of functions are rendered and read, and where its thought stands."""
+"""The form of a model's chats: how its calls of functions are rendered and read, and where its thought stands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which format of calls a chat template writes: a chat with calls is rendered, and read as an answer is."""
+"""The format of calls that a chat template writes: a chat with calls is rendered, and read as an answer is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values a chat template can be given beside the messages and the tools."""
+"""Values that a chat template can be given beside the messages and the tools."""
 
 from __future__ import annotations
 

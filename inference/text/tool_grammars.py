@@ -1,6 +1,4 @@
-"""What an answer has to be that must call functions, calls strict ones, or is JSON where it calls none: a grammar in
-Lark around their schemas.
-"""
+"""Grammars in Lark around schemas: answers that must call functions, call strict ones, or are JSON without a call."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def guidance_of_tools(
     *,
     answer: Guidance | None = None,
 ) -> Guidance | None:
-    """Return what holds an answer to `tools`, and one that calls none to `answer`: None where it may be anything.
+    """Return the guidance of an answer to `tools`, held to `answer` where it calls none: None where any is permitted.
 
     `control` are the ids of those of the format's marks that are control tokens. Where calls are required, the
     arguments are held to the schemas of all functions, else to those of strict ones. Text may stand before a call that

@@ -37,7 +37,7 @@ function helps, answer in plain text."""
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """What a template is to render beside the messages: the `tools`.
+    """A template's input beside the messages: the `tools`.
 
     With `is_generic` the template knows nothing of tools: they become text of the other turns. With `writes` it has no
     place for calls: they become text in that format. `identify` makes the ids that a template wants of a call's id, its

@@ -1,4 +1,4 @@
-"""What crosses the engine seam: requests, events and usage, as plain immutable data. Everybody imports it from here."""
+"""Plain immutable data across the engine seam: requests, events and usage. Everybody imports them from here."""
 
 from __future__ import annotations
 

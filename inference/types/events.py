@@ -1,4 +1,4 @@
-"""What an engine tells of a request as it crosses the engine seam: events with the usage so far, and evidence."""
+"""An engine's events of a request as they cross the engine seam, with the usage so far, and evidence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine is and how it is, as it crosses the engine seam."""
+"""An engine's abilities, work and health, as they cross the engine seam."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Histogram:
 
 
 class Feature(StrEnum):
-    """What a model can do in chats beside answering in text."""
+    """An ability of a model in chats beside answering in text."""
 
     TOOLS = "tools"
     REASONING = "reasoning"  # its thought stands apart from its answer, and can be bounded
@@ -72,7 +72,7 @@ class Feature(StrEnum):
 
 @value
 class EngineInfo:
-    """What a deployment's engine can do, as its worker announced it.
+    """The abilities and bounds of a deployment's engine, as its worker announced them.
 
     `max_context` bounds prompt and output together, `max_input` one prompt or one embedding input, both in tokens.
     `revision` identifies the settings that it was loaded with. `details` are texts for operators (dtype, size of the
@@ -108,7 +108,7 @@ LOADING = "loading"  # `Health.reason` while the model is being loaded
 
 @value
 class Work:
-    """What an engine did since it was loaded.
+    """Work of an engine since it was loaded.
 
     `rows` is the sum over all steps, `seconds` what they took, `prefill_seconds` the part of that for prompts.
     `prompt_tokens` were computed, `cached_tokens` of prompts taken from the prefix cache, `output_tokens`
@@ -133,7 +133,7 @@ class Work:
     gaps: Histogram = field(default_factory=Histogram)
 
     def __add__(self, other: Work) -> Work:
-        """What two schedulers of one engine, or two replicas, did together."""
+        """Return the work of two schedulers of one engine, or of two replicas, together."""
         return Work(
             self.steps + other.steps,
             self.rows + other.rows,

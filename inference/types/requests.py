@@ -25,7 +25,7 @@ class Asked(StrEnum):
 
 
 class GuidanceKind(StrEnum):
-    """What the source of a guidance is written in."""
+    """Language of a guidance's source."""
 
     JSON_SCHEMA = "json_schema"
     JSON_OBJECT = "json_object"  # any JSON object; it has no source
@@ -36,7 +36,7 @@ class GuidanceKind(StrEnum):
 
 @value
 class Guidance:
-    """What the text of an answer has to be: no token is permitted that can't lead there, and no end before it is.
+    """A form of an answer's text: no token is permitted that can't lead to the form, and no end before the text has it.
 
     `source` is a JSON Schema in JSON, a regular expression for the whole answer (without look-around and references
     back), or a grammar in Lark with the rule `start`; `choices` are the answers of a CHOICE. Between the tokens of JSON
@@ -57,7 +57,7 @@ class Guidance:
 
     @property
     def characters(self) -> int:
-        """How long its source, or its choices are."""
+        """The length of the source, or of the choices together."""
         return len(self.source) + sum(map(len, self.choices))
 
     def not_enforced(self, keywords: Iterable[str]) -> tuple[str, ...]:
@@ -158,7 +158,7 @@ TemplateValue = bool | int | float | str
 
 
 class Kind(StrEnum):
-    """What a request asks of a model."""
+    """Kind of work that a request asks of a model."""
 
     CHAT = "chat"
     EMBEDDING = "embedding"

@@ -98,7 +98,7 @@ Outcome = Prompt | Tokens | Text | Grammar | LoadedAdapter
 
 @dataclass(frozen=True, slots=True)
 class PromptResult:
-    """What became of a call, or the error that it is refused with."""
+    """Outcome of a call, or the error that refuses it."""
 
     call: PromptCall
     outcome: Outcome | EngineError
@@ -194,7 +194,7 @@ class PromptQueue:
 
 
 class Queues(NamedTuple):
-    """What takes too long for the reader thread."""
+    """Queues of work that takes too long for the reader thread."""
 
     prompts: PromptQueue
     grammars: PromptQueue

@@ -1,4 +1,4 @@
-"""What a worker serves: its deployments, their health, and why one takes no work."""
+"""A worker's deployments, their health, and why one takes no work."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Serving:
         return deployment
 
     def infos(self) -> dict[str, EngineInfo]:
-        """What each loaded deployment can do, by name."""
+        """Return the abilities of each loaded deployment, by name."""
         # A copy: the loading thread adds deployments meanwhile.
         return {name: deployment.info for name, deployment in dict(self.deployments).items()}
 

@@ -58,7 +58,7 @@ class Outbox(Protocol):
 
 @dataclass(slots=True)
 class _Turns:
-    """What a deployment had of the thread: the seconds of its steps, or more if it was idle."""
+    """A deployment's use of the thread: the seconds of its steps, or more if it was idle."""
 
     spent: float
     worked_at: float = -math.inf  # when its last step ended

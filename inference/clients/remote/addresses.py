@@ -1,4 +1,4 @@
-"""Which addresses a remote engine may have, so that a deployment is no way into the operator's network.
+"""Addresses that remote engines may have, so that a deployment is no way into the operator's network.
 
 The check is made of the address that a socket is about to connect to: a name that resolves to something else each time
 it is asked changes nothing.

@@ -63,7 +63,7 @@ class RemoteAnswers:
 
     @property
     def usage(self) -> Usage:
-        """What all answers have used so far, their prompts included."""
+        """Usage of all answers so far, their prompts included."""
         return _sum([run.usage for run in self._runs])
 
     @property

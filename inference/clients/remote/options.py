@@ -1,4 +1,4 @@
-"""What an operator says of a remote engine, checked."""
+"""An operator's options of a remote engine, checked."""
 
 from __future__ import annotations
 

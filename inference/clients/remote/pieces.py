@@ -1,4 +1,4 @@
-"""What arrives of an answer in one read, as the seam's Deltas, and which call a piece of one belongs to."""
+"""Pieces of an answer that arrive in one read, as the seam's Deltas, and which call a piece of a call belongs to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNTOLD = -1
 
 
 class Pieces:
-    """What arrived together: runs of text, of reasoning, and of pieces of calls, in order."""
+    """Pieces that arrived together: runs of text, of reasoning, and of pieces of calls, in order."""
 
     def __init__(self) -> None:
         self._runs: list[tuple[str, list[Any]]] = []

@@ -202,7 +202,7 @@ class Probe:
         )
 
     def _features(self) -> frozenset[Feature]:
-        """What the server lets its model do in chats; whether the model reasons isn't known."""
+        """Return the features of the server's chats; whether the model reasons isn't known."""
         if Kind.CHAT not in self._options.kinds:
             return frozenset()
         guides = GuidanceKind.JSON_SCHEMA in self._dialect.guides

@@ -15,7 +15,7 @@ class GarbageError(Exception):
 
 
 class Function(msgspec.Struct):
-    """A piece of what is called."""
+    """A piece of a called function: of its name or its arguments."""
 
     name: str | None = None
     arguments: str | None = None
@@ -30,17 +30,17 @@ class Call(msgspec.Struct):
 
     @property
     def name(self) -> str:
-        """What is called, where the piece says it."""
+        """Name of the called function, where the piece says it."""
         return (self.function and self.function.name) or ""
 
     @property
     def arguments(self) -> str:
-        """What it adds to the arguments."""
+        """Text that the piece adds to the arguments."""
         return (self.function and self.function.arguments) or ""
 
 
 class Piece(msgspec.Struct):
-    """What a choice adds: `reasoning` by either of its names is thought, not answer."""
+    """A choice's delta: `reasoning` by either of its names is thought, not answer."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -49,7 +49,7 @@ class Piece(msgspec.Struct):
 
     @property
     def thought(self) -> str:
-        """What it adds to the thought."""
+        """Text that the piece adds to the thought."""
         return self.reasoning_content or self.reasoning or ""
 
 
@@ -67,7 +67,7 @@ class Chosen(Likely):
 
 
 class Logprobs(msgspec.Struct):
-    """The tokens of what a choice adds to its text."""
+    """The tokens that a choice adds to its text."""
 
     content: list[Chosen] | None = None
 

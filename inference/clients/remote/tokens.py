@@ -44,7 +44,7 @@ class Count:
 
     @property
     def likely(self) -> int:
-        """What is charged where the server never says it."""
+        """Tokens charged where the server never says how many the prompt has."""
         return (self.tokens - self.unseen + self.least) // 2
 
     def plus_image(self, image: Image, most: int) -> Count:

@@ -10,7 +10,7 @@ from inference.types import Usage
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one event says of the usage so far; None is what it doesn't say, 0 is none.
+    """Usage so far as one event reports it; None is no report, 0 is none used.
 
     `cached` is a part of `prompt`, `reasoning` one of `completion`.
     """
@@ -97,7 +97,7 @@ class Counter:
 
     @property
     def findings(self) -> tuple[str, ...]:
-        """What the server said that can't be, or didn't say though its answer is complete."""
+        """Names of the faults in the server's reports: impossible counts, or none though its answer is complete."""
         prompt, said = self._prompt or 0, self._completion
         wrong = {
             "prompt_beyond_hold": prompt > self._most_prompt,

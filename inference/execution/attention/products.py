@@ -154,4 +154,4 @@ class ProductAttention(ReferenceAttention):
         return torch.from_numpy(np.arange(1, total + 1) + np.repeat(last - behind + counts, counts))
 
     def _clear(self, by_block: torch.Tensor, group: Group) -> None:
-        """What follows a row's length in its last block is clear already."""
+        """Do nothing: the places behind a row's length in its last block are clear already."""

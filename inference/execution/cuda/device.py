@@ -1,4 +1,4 @@
-"""What a runner asks of its device beyond tensors: pinned memory, a mark in its stream, and captured work."""
+"""A runner's device, beyond tensors: pinned memory, a mark in its stream, and captured work."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ class NoRoomError(ModelRefusedError):
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a largest step needs beyond the weights (`peak`), and what is `free` between steps; bytes."""
+    """Bytes that a largest step needs beyond the weights (`peak`), and those `free` between steps."""
 
     free: int
     peak: int

@@ -28,7 +28,7 @@ def _room(library: Library, outputs: int, words: int) -> torch.Tensor:
 
 
 class _Linear:
-    """What the forms share. A subclass packs `weight` and says by which kernel, and where what it packed is."""
+    """The base of the forms. A subclass packs `weight`, and sets its kernel and the addresses of the packed memory."""
 
     _kernel: str
     _addresses: tuple[int, ...]  # the kernel's arguments between x and the bias

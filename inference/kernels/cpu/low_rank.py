@@ -1,4 +1,4 @@
-"""What the adapters of a step add to a linear layer, for all of its tokens in one call."""
+"""Products of a step's adapters, added to a linear layer's outputs for all of its tokens in one call."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PackedAdapter:
 
 
 class LowRankStep:
-    """Which tokens of a step have which adapters, in memory that stays where it is from step to step."""
+    """The adapters of a step's tokens, in a table that is kept from step to step and moves only to grow."""
 
     def __init__(self, library: Library) -> None:
         self._library = library

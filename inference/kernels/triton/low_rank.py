@@ -1,4 +1,4 @@
-"""What adapters add to a linear layer, for the tokens of all of them together: (x · downᵀ) · upᵀ in two launches.
+"""Products of adapters for a linear layer, for the tokens of all of them together: (x · downᵀ) · upᵀ in two launches.
 
 A tile is some neighbouring tokens of one adapter. Adapters may have other ranks than their neighbours, and none at all
 of a layer: each program reads from its tile's adapter what there is to compute. Tokens that no tile has are left alone.
@@ -170,7 +170,7 @@ class PackedAdapter:
 
 
 class LowRankStep:
-    """Which tokens of a step have which adapters, on the device; of few tokens in memory that stays where it is."""
+    """The adapters of a step's tokens, on the device; of few tokens in memory that stays where it is."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

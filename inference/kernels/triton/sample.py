@@ -32,7 +32,7 @@ def _logits(logits, allowed, token, vocabulary, words, HAS_MASK: tl.constexpr):
 
 @triton.jit
 def _score(x, token, key, temperature):
-    """What the race compares: the logit itself when greedy."""
+    """Scores of tokens in the race: the logits themselves when greedy."""
     drawn = x / tl.where(temperature > 0.0, temperature, 1.0) - tl.log(exponentials(key, token))
     return tl.where(temperature > 0.0, drawn, x)
 

@@ -1,4 +1,4 @@
-"""What both attention kernels do with queries and a row's keys."""
+"""Loads of queries and the softmax over a row's keys, for both attention kernels."""
 
 from __future__ import annotations
 

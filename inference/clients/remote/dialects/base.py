@@ -1,4 +1,4 @@
-"""What remote engines differ in: the fields that a server takes, what its usage says, how it counts and is probed."""
+"""Differences between remote engines: the fields that a server takes, its usage, its counts and its probe."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ _MOST_COUNTED = 16  # inputs of one embedding request that are counted one by on
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server says that it takes: tokens of prompt and output together, of the prompt, and stop sequences; None
-    for what it doesn't say.
+    """Limits that a server states: tokens of prompt and output together, of the prompt, and stop sequences; None where
+    the server states none.
     """
 
     context: int | None = None
