@@ -1,8 +1,8 @@
-"""What a request's instruction asks for, as it is written: one of the labels that it names, or JSON with its fields.
+"""The task that a request's instruction states: choose one of the labels that it names, or fill the fields of its JSON.
 
 Read from the system's message, and from the first and the last paragraph of the user's, where instructions stand; never
-from the text between. Whoever wants something made of labels or fields (a program, a summary, a translation) asks for
-neither, and who names them without a text to which they could apply may be only talking. Pure.
+from the text between. A request for something made of labels or fields (a program, a summary, a translation) asks for
+neither, and one that names them without a text to which they could apply may be only talk. Pure.
 """
 
 from __future__ import annotations

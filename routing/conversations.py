@@ -1,8 +1,8 @@
-"""Which model a turn of a conversation gets: the conversation's, or what the turn alone would get. Pure.
+"""The model of a turn of a conversation: the conversation's, or the one that the turn alone would get. Pure.
 
-The conversation keeps its model where a rule still gives it that model for such a turn. It leaves it where the turn
-says itself its task and that leads elsewhere, where the model is a specialist and the turn's task isn't written, and
-where the turn alone would get a dearer general model.
+The conversation keeps its model where a rule still gives it that model for such a turn. It leaves its model where
+the turn itself says its task and the task leads elsewhere, where the model is a specialist and the turn's task isn't
+written, and where the turn alone would get a dearer general model.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from routing.types import Signal
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What a turn gets: the `option` of the conversation's model that `rule` gives it, None where the conversation
-    doesn't keep that; `signals` say why. `goes_on_with` is the model that the conversation has from now on.
+    """Result of a turn: the `option` of the conversation's model that `rule` gives, None where the turn's own choice
+    stands; `signals` say why. `goes_on_with` is the model that the conversation has from now on.
     """
 
     goes_on_with: str

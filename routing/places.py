@@ -1,4 +1,4 @@
-"""Which replica of a model gets a request, with why each of the others was passed over. Pure."""
+"""The choice of a model's replica for a request, with why each of the others was passed over. Pure."""
 
 from __future__ import annotations
 

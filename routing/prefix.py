@@ -1,9 +1,9 @@
-"""Which beginnings of prompts a replica has probably cached: an approximate index over hashes of their text.
+"""Beginnings of prompts that a replica has probably cached: an approximate index over hashes of their text.
 
 Routing comes before tokenising, so the index is over text: a prompt's bytes are cut into chunks, and each full chunk
 has a digest of itself and of everything before it, rooted in the model and the tenant. Tenants share no digest, as they
-share no cache. What a replica was sent it is taken to have, the oldest forgotten first; an answer that says otherwise
-(`forget`) corrects that.
+share no cache. A replica is taken to have all that was sent to it, the oldest forgotten first; an answer that says
+otherwise (`forget`) corrects that.
 """
 
 from __future__ import annotations

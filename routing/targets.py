@@ -1,4 +1,4 @@
-"""Which of a rule's targets gets a request: drawn by weight, or under a ceiling the cheapest that holds it. Pure."""
+"""The choice of a rule's target for a request: drawn by weight, or under a ceiling the cheapest that holds it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fills a ticket's slots: values from large spaces, each split with values of its own."""
+"""Values for a ticket's slots, from large spaces; each split has values of its own."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ class Generation:
 
     @property
     def principal(self) -> Principal:
-        """Who asked."""
+        """The principal that sent the request."""
         return self._admitted.principal
 
     @property

@@ -24,10 +24,9 @@ _BESIDE = frozenset({"title", "description", "default", "examples", "$schema", "
 
 
 class Labelling(msgspec.Struct, frozen=True):
-    """What of a chat is classified: its `text`, as one of the `labels` that the field `at` names (none: the model's
-    own).
+    """A chat read as a classification of `text` by the `labels` that the field `at` names (none: the model's own).
 
-    The answer is the label, or that in JSON (`is_json`), as the only member of an object where `member` is its name.
+    The answer is the label, or its JSON (`is_json`), as the only member of an object where `member` is its name.
     """
 
     text: str

@@ -147,8 +147,8 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         }
 
     def sampling(self, max_tokens: int | None, guidance: Guidance | None = None, **more: Any) -> SamplingParams:
-        """These fields as the engine takes them, with `more` of the API's own; what wasn't given gets the model's own
-        default, else the API's.
+        """Return these fields as the engine takes them, with `more` of the API's own; fields not given get the model's
+        own default, else the API's.
         """
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return SamplingParams(
@@ -181,7 +181,7 @@ class ChoiceSampling(Sampling, kw_only=True, forbid_unknown_fields=True):
     prompt_logprobs: MostLogprobs | None = None
 
     def choices(self, *, stream: bool) -> dict[str, Any]:
-        """These fields as the engine takes them; refuses those that contradict each other."""
+        """Return these fields as the engine takes them; refuse fields that contradict each other."""
         if (self.n, self.best_of, self.logit_bias, self.prompt_logprobs) == _NO_CHOICES:
             return {"n": 1, "best_of": None, "prompt_logprobs": None}
         n = 1 if self.n is None else self.n

@@ -77,13 +77,13 @@ class _Named(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ChatNamed(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
-    """That function has to be called, in Chat Completions."""
+    """The named function has to be called, in Chat Completions."""
 
     function: _Named
 
 
 class ResponseNamed(msgspec.Struct, tag_field="type", tag="function", forbid_unknown_fields=True):
-    """That function has to be called, in Responses."""
+    """The named function has to be called, in Responses."""
 
     name: str
 

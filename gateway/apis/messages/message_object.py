@@ -44,7 +44,7 @@ MessageBlocks = Annotated[list[Any], Meta(extra_json_schema={"items": _BLOCKS})]
 
 
 class ContextManagement(msgspec.Struct):
-    """Which edits of the context were applied: none."""
+    """Edits of the context that were applied: none."""
 
     applied_edits: list[Any] = []
 

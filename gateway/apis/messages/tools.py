@@ -55,7 +55,7 @@ class AnyChoice(msgspec.Struct, tag_field="type", tag="any", forbid_unknown_fiel
 
 
 class ToolChoice(msgspec.Struct, tag_field="type", tag="tool", forbid_unknown_fields=True):
-    """That tool has to be called."""
+    """The named tool has to be called."""
 
     name: str
     disable_parallel_tool_use: bool | None = None

@@ -19,7 +19,7 @@ _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "functi
 
 
 class Reference(msgspec.Struct):
-    """What of an item says whether it stands for a stored one."""
+    """An item's type and id, which say whether the item stands for a stored one."""
 
     type: str | None = None
     id: str | None = None

@@ -57,7 +57,7 @@ async def detokenize(call: Call[DetokenizeRequest]) -> None:
 
 
 def _kind_of(runtime: Runtime, model: str) -> Kind:
-    """What a request for that model's tokenizer is routed as: a chat, unless it makes nothing but vectors."""
+    """Return the kind of a request for the model's tokenizer: embedding for a model without chats, else chat."""
     catalogue = runtime.catalogue.snapshot.catalogue
     entry = catalogue.models.get(catalogue.named(model))
     return Kind.CHAT if entry is None or Kind.CHAT in entry.kinds else Kind.EMBEDDING

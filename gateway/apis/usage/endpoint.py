@@ -17,8 +17,8 @@ from gateway.wire.usage import BillLine, CompletionDetails, InputDetails, Reques
 
 @endpoint("GET", "/v1/usage/{id}", scope="usage.read", summary="Show a request's usage", gives=RequestUsage)
 async def usage_of_request(call: Call[None]) -> RequestUsage:
-    """What any request of the tenant used and cost, a cut stream included. The id is its `x-request-id`, or that of its
-    answer (`chatcmpl-…`, `resp_…`).
+    """Usage and cost of a request of the project, a cut stream included. The id is the request's `x-request-id`, or its
+    answer's (`chatcmpl-…`, `resp_…`).
     """
     request, principal = request_id_in(call.named), call.principal
     found = None
