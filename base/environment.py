@@ -23,7 +23,7 @@ _UNITS = {unit: unit[0] for name in ("second", "minute", "hour", "day") for unit
 
 
 class _Given(FileAwareMapping):  # type: ignore[misc] # environ has no types
-    """What is set: an empty value isn't, and spaces and line ends around one are no part of it."""
+    """Variables that are set, without spaces and line ends around their values; an empty one counts as unset."""
 
     def __getitem__(self, key: str) -> str:
         value: str = super().__getitem__(key).strip()

@@ -1,7 +1,7 @@
-"""What a supervised process hears from its supervisor, and by what it shows that it makes progress.
+"""Signals between a supervised process and its supervisor: variables to the process, its heartbeat file back.
 
-It finds the path of its heartbeat file in ``SLUICE_HEARTBEAT``. What proves progress differs (the gateway's event loop
-turns, the worker's reader turns and its steps end, jobs end), so each touches the file where it knows.
+The path of the file is in ``SLUICE_HEARTBEAT``. The proof of progress differs (the gateway's event loop turns, the
+worker's reader turns and its steps end, jobs end), so each process touches the file where it knows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 VARIABLE = "SLUICE_HEARTBEAT"
-REPLACES = "SLUICE_REPLACES"  # set for a process that isn't the first of its name: what there is besides is up
+REPLACES = "SLUICE_REPLACES"  # set for a process that isn't the first of its name: the others are up
 
 
 def touch_heartbeat() -> None:

@@ -271,7 +271,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Which rows a flush has to lock and read, without repetition, sorted by id: the order of locks."""
+    """Keys of the rows that a flush locks and reads, each once and sorted by id: the order of locks."""
 
     wallets: list[UUID]
     holds: list[UUID]
@@ -281,7 +281,7 @@ class Demand:
 
     @classmethod
     def of(cls, operations: Iterable[Operation]) -> Demand:
-        """Return what the operations need."""
+        """Return the rows that the operations need."""
         wallets: set[UUID] = set()
         holds: set[UUID] = set()
         burning: set[UUID] = set()

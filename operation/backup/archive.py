@@ -83,7 +83,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds. `migrations` are the applied ones by app; `made_at` is in UTC, ISO 8601; `home` is the
+    """The contents of a backup. `migrations` are the applied ones by app; `made_at` is in UTC, ISO 8601; `home` is the
     installation's, empty in backups that didn't tell it.
     """
 
@@ -195,7 +195,7 @@ def _unpacked(tar: tarfile.TarFile, manifest: Manifest, folder: Path) -> dict[st
 
 
 def _index(path: Path | None, manifest: Manifest) -> dict[str, Member]:
-    """What names tenants' files and adapters: in format 1 nothing, and later a member that has to be there."""
+    """Return the index of tenants' files and adapters: empty in format 1, and later a member that has to be there."""
     if manifest.format == 1:
         return {}
     if path is None:

@@ -80,7 +80,7 @@ def put_back(files: Mapping[str, Path]) -> Iterator[None]:
 
 
 def _row(folder: str, identifier: str) -> StoredFile | Adapter:
-    """What the bytes in that folder of the storage are of: a row that has nothing but its key."""
+    """Return the row whose bytes stand in that folder of the storage, with nothing but its key."""
     if folder == Adapter.FOLDER:
         return Adapter(id=UUID(identifier))
     return StoredFile(id=UUID(identifier), tenant_id=UUID(folder))

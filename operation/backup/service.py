@@ -29,7 +29,7 @@ SECRETS = "secrets.json"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What a restore did and left to do.
+    """Result of a restore, and the work that it left.
 
     `former` is the SQLite file that was replaced, `kept` are records that stayed as they were, `unset` the files whose
     values the environment has to give, by variable, `open_holds` how many requests ran when the backup was made, and

@@ -1,1 +1,1 @@
-"""What is wrong with an installation, and the way out."""
+"""Faults of an installation, and the way out of each."""

@@ -1,4 +1,4 @@
-"""What a start has come to: which deployment loads, which is ready or refused, and, once, that all is."""
+"""A start: its sockets, and its progress: deployments that load or are ready and, once, the end with those refused."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _WATCHED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
 @dataclass(slots=True, eq=False)
 class _Child:
-    """What is kept running by one name: a process, sometimes its successor beside it, or the one that it replaced."""
+    """Processes kept running by one name: the current one, sometimes its successor beside it, or its predecessor."""
 
     spec: ChildSpec
     process: Process | None = None

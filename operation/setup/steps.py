@@ -1,4 +1,4 @@
-"""What a command is doing, for people at a terminal: one line a step, with its time."""
+"""Progress of a command, for people at a terminal: one line a step, with its time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What a newcomer needs: where, with which key, how to sign in once, and which models there are."""
+    """First facts for a newcomer: the base URL, a key, a link that signs in once, and the models."""
 
     base_url: str
     api_key: str
