@@ -21,9 +21,9 @@ from gateway.runtime.principals import models_of_key
 from inference.messages import Message
 from routing import hook
 from routing.catalogue import Catalogue, ModelEntry
+from routing.decision import route
 from routing.errors import RoutingError
 from routing.places import tokens_of
-from routing.routes import route
 from routing.types import Kept, Price, Route, RouteQuery
 
 NOBODY = UUID(int=0)

@@ -35,11 +35,11 @@ from inference.messages import Message
 from inference.types import Feature, GenerationRequest, Guidance, GuidanceKind, Kind, Prepared, SamplingParams
 from routing import hook
 from routing.catalogue import Catalogue, DeploymentEntry, ModelEntry
+from routing.decision import route as choose_route
 from routing.errors import RoutingError
 from routing.hook import CLASSIFY, Instruction
 from routing.places import CHARACTERS_PER_TOKEN, to_compare, tokens_of
 from routing.prefix import Digest, chain
-from routing.routes import route as choose_route
 from routing.tasks import CERTAIN, is_automatic, says_task
 from routing.types import Kept, Price, Route, RouteQuery
 

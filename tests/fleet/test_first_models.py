@@ -12,8 +12,8 @@ from fleet import local_models
 from fleet.adapters import remove_adapter
 from fleet.local_models import add_first_models
 from routing import catalogue
+from routing.decision import route
 from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
-from routing.routes import route
 from routing.services.catalogue import remove_model
 from routing.types import RouteQuery
 from tests.fleet.adapters.files import save

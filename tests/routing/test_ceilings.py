@@ -6,9 +6,9 @@ from uuid import uuid4
 import pytest
 
 from routing.catalogue import Ceiling, RuleEntry
+from routing.decision import route
 from routing.errors import RoutingError
 from routing.hook import OwnTerms
-from routing.routes import route
 from routing.types import Kept, Price
 from tests.routing.test_routes import AT_BIG, AT_BIG_2, AT_SMALL, SMALL, Replicas, ask, catalogue
 

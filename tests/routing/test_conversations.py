@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from routing.catalogue import Ceiling, RuleEntry
+from routing.decision import route
 from routing.hook import Instruction
-from routing.routes import route
 from routing.types import Comparison, Kept, Price, Similarity
 from tests.routing.test_routes import LABELS, Replicas, ask, catalogue, deployment, model
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.catalogue import Catalogue, Ceiling, DeploymentEntry, ModelEntry, ReplicaEntry, RuleEntry
+from routing.decision import route
 from routing.errors import RoutingError
 from routing.hook import Instruction, OwnTerms
 from routing.places import to_compare
-from routing.routes import route
 from routing.tasks import find_task
 from routing.types import SOURCES, STEPS, Comparison, Kept, Price, RouteQuery, Similarity
 

@@ -6,8 +6,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from routing.catalogue import Catalogue, Ceiling, DeploymentEntry, ModelEntry, ReplicaEntry, RuleEntry
+from routing.decision import route
 from routing.errors import RoutingError
-from routing.routes import route
 from routing.types import Price, RouteQuery
 
 
