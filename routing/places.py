@@ -1,4 +1,6 @@
-"""The choice of a model's replica for a request, with why each of the others was passed over. Pure."""
+"""The choice of a model and its replica for a request: conditions, ceilings, weights, and why each other place was
+passed over. Pure.
+"""
 
 from __future__ import annotations
 

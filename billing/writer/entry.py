@@ -1,4 +1,4 @@
-"""An operation in the writer's queue."""
+"""An operation in the writer's queue: its deadline, its errors, and its turn where others hold its wallet's lock."""
 
 from __future__ import annotations
 

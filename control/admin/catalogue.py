@@ -1,4 +1,4 @@
-"""Public models. Here and not in `routing`, which knows no price lists."""
+"""Public models and adapters. Here and not in `routing`, which knows no price lists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployments with the live state that this gateway sees. Here and not in `routing`, which knows no gateway."""
+"""Deployments and nodes with the live state that a gateway sees. Here and not in `routing`, which knows no gateway."""
 
 from __future__ import annotations
 

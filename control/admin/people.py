@@ -1,4 +1,4 @@
-"""Users, memberships, invitations."""
+"""Users, memberships, invitations, and outgoing mail."""
 
 from __future__ import annotations
 

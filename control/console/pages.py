@@ -1,4 +1,4 @@
-"""The pages of the errors that any address can have."""
+"""Pages of the errors that any address can have, and amounts as pages show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replica of a request: chosen by routing, entered, and chosen anew when it doesn't take the request."""
+"""The replica of a request: chosen by routing from its text, entered, and chosen anew when it doesn't take it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The closing operation of a request, by how it ended: the same rule for generations and the sweep."""
+"""The end of a request: the operation that closes its hold, by one rule for generations and the sweep; its log line,
+metrics and spans.
+"""
 
 from __future__ import annotations
 

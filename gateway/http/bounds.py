@@ -1,4 +1,4 @@
-"""Limits on a request's body and on the requests of one address, for data plane and Django."""
+"""Limits on a request's body, on the requests of one address, and on refusals, for data plane and Django."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue, prices and plans in a gateway's memory: immutable snapshots, read anew with each epoch."""
+"""The catalogue, prices and plans in a gateway's memory: an immutable snapshot, read anew with each epoch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The data plane as a process of pages asks it: over HTTP, at SLUICE_DATA_PLANE, with the operators' token."""
+"""The data plane as pages see it: this process' own, or another's over HTTP at SLUICE_DATA_PLANE."""
 
 from __future__ import annotations
 

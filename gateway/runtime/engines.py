@@ -1,4 +1,6 @@
-"""The engines behind this gateway: one per replica of the catalogue, opened and closed as the catalogue changes."""
+"""The engines behind this gateway, one per replica of the catalogue, opened and closed as it changes: each with its
+breaker, its requests and their times to first token.
+"""
 
 from __future__ import annotations
 

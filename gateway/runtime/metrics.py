@@ -1,4 +1,4 @@
-"""The metrics of a gateway, in a registry of its own for each runtime."""
+"""The metrics of a gateway and of its installation, in a registry of its own for each runtime."""
 
 from __future__ import annotations
 

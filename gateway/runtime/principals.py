@@ -1,4 +1,4 @@
-"""Resolves API keys and sessions to principals, cached while nothing of theirs changes."""
+"""Principals, with all terms of plan and key: found by API key or session, cached while nothing of theirs changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Progress of a command, for people at a terminal: one line a step, with its time."""
+"""Progress of a command, for people at a terminal: one line a step, with its time, and the welcome at the end."""
 
 from __future__ import annotations
 

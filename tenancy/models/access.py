@@ -1,4 +1,4 @@
-"""API keys, invitations, sign-in links, and the catalogue epoch."""
+"""API keys, admin keys, invitations, sign-in links, and the catalogue epoch."""
 
 from __future__ import annotations
 
