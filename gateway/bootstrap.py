@@ -177,9 +177,7 @@ def _loops(
         lambda: observe_delay(metrics.loop_delay.observe),
         *_hints(poller, runtime),
         lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
-        lambda: _each(
-            EXAMPLES_INTERVAL, lambda: runtime.catalogue.examples.read(runtime.catalogue.snapshot.catalogue), "examples"
-        ),
+        lambda: _each(EXAMPLES_INTERVAL, runtime.catalogue.read_examples, "examples"),
         lambda: _each(CANCEL_INTERVAL, lambda: cancel_as_asked(runtime), "cancel_responses"),
         batches.keep,
     ]
