@@ -189,7 +189,8 @@ def open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:
         from gateway.runtime.otel import exporter_to, open_spans
     except ImportError as error:
         raise ImproperlyConfigured(
-            "OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry isn't installed: pip install 'sluice[otel]'"
+            "OTEL_EXPORTER_OTLP_ENDPOINT is set and OpenTelemetry isn't installed: "
+            "pip install --require-hashes -r constraints/gateway.txt"
         ) from error
     own = settings.OTEL_EXPORTER_OTLP_TRACES_ENDPOINT
     exporter = exporter_to(own or f"{settings.OTEL_EXPORTER_OTLP_ENDPOINT}/v1/traces")

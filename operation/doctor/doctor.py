@@ -341,7 +341,7 @@ def _periodic_work() -> Iterator[Symptom]:
 def _engine() -> Iterator[Symptom]:
     for module in ("torch", "transformers", "safetensors"):
         if find_spec(module) is None:
-            yield Symptom("engine", f"{module} is not installed", "install the `engine` extra: pip install '.[engine]'")
+            yield Symptom("engine", f"{module} is not installed", "`make setup` installs what the engine needs")
             return
     yield Symptom("engine", "torch and transformers are installed")
 
