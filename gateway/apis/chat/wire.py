@@ -21,18 +21,20 @@ from gateway.wire.common import (
     OutputTokens,
     ShortText,
     StreamOptions,
+    TemplateValues,
     Verbosity,
     check_model,
     continuing,
     is_continued,
     task_of,
+    template_values,
+    thinking_in_template,
 )
 from gateway.wire.decode import MAX_MESSAGES, MAX_PARTS, invalid, unsupported
 from gateway.wire.demands import Anything, Only, Tried, Unread, Wish
 from gateway.wire.guidance import ChatFormats, guidance_of
 from gateway.wire.logprobs import ChatLogprobs, PromptLogprobs
 from gateway.wire.parts import AnswerContent, CacheHint, CallId, ChatContent, FunctionName, Given, Reading
-from gateway.wire.template import TemplateValues, template_values, thinking_in_template
 from gateway.wire.tools import HOSTED, ChatTool, ChatToolChoice, ToolList, tools_of
 from gateway.wire.usage import ChatUsage
 from inference.messages import Message, Reasoning, ToolCall, ToolResult

@@ -9,11 +9,18 @@ from msgspec import UNSET, Meta
 
 from gateway.apis.chat.wire import Turn
 from gateway.generation.intent import Intent
-from gateway.wire.common import ModelName, check_model, continuing, is_continued
+from gateway.wire.common import (
+    ModelName,
+    TemplateValues,
+    check_model,
+    continuing,
+    is_continued,
+    template_values,
+    thinking_in_template,
+)
 from gateway.wire.decode import MAX_MESSAGES, MAX_PROMPT_TOKENS, MAX_TOKEN_ID, invalid
 from gateway.wire.demands import Anything, Only
 from gateway.wire.parts import Reading
-from gateway.wire.template import TemplateValues, template_values, thinking_in_template
 from gateway.wire.tools import ChatTool, ToolList, tools_of
 from inference.types import Kind, SamplingParams
 
