@@ -1,4 +1,6 @@
-"""Below every API: ASGI's types and messages, server-sent events, a client that leaves."""
+"""HTTP below every API: ASGI's types and messages, server-sent events, a client that leaves, and an opener of our own
+addresses that asks no proxy of the environment.
+"""
 
 from __future__ import annotations
 

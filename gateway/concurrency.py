@@ -1,4 +1,6 @@
-"""Waiting for a tenant's turn: for one of its places, for credit that others of it hold, and after everybody else."""
+"""Limits by owner: counts that refuse (`Cap`), and waits: for a place among a tenant's requests (`ConcurrencyLimiter`),
+for a lease or credit that its others hold (`Turns`), and after everybody else (`Pace`).
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,8 @@ class _Tenant:
 
 
 class ConcurrencyLimiter:
-    """Lets as many requests of each tenant in as its plan runs at once; some more wait, in the order of their coming.
+    """Lets as many requests of each tenant into this process as its plan runs at once; some more wait, in the order of
+    their coming. How many run in all gateways together is a matter of leases, for which `Turns` lets them wait.
 
     It comes before all expensive work, so that a flood costs neither tokenising nor a round trip. Each tenant has a
     queue of its own, of at most `length` requests and `size` bytes, in which a request waits at most `seconds`; no

@@ -39,26 +39,19 @@ PROMISES = {
     "keys, revoked within a second": ("gateway/runtime/principal", "gateway/runtime/epoch", "tenancy/services/keys"),
     "rates, concurrency, the tenant's queue": (
         "billing/limits",
-        "gateway/generation/limits",
-        "gateway/concurrency/turns",
-        "gateway/concurrency/limiter",
-        "gateway/concurrency/pace",
-        "gateway/concurrency/caps",
+        "gateway/generation/admission",
+        "gateway/concurrency",
     ),
     "prices, hold, exact settlement": (
         "billing",
-        "gateway/generation/hold",
-        "gateway/generation/meter",
-        "gateway/generation/pricing",
+        "gateway/generation/credit",
         "gateway/generation/settlement",
     ),
     "routing, replicas, breakers, fair queue": (
         "routing",
         "gateway/generation/placement",
         "gateway/runtime/engine",
-        "gateway/runtime/breaker",
-        "gateway/runtime/flight",
-        "gateway/runtime/snapshot",
+        "gateway/runtime/catalogue",
         "inference/core",
         "inference/clients/remote/queue",
     ),
@@ -66,8 +59,6 @@ PROMISES = {
         "gateway/logs",
         "gateway/runtime/metrics",
         "gateway/runtime/tracing",
-        "gateway/generation/report",
-        "gateway/generation/spans",
         "inference/logs",
     ),
     "reading and counting what the model server sends": ("inference",),
@@ -304,6 +295,9 @@ def show_floor(load: str, seen: dict[str, Any], total: int) -> None:
 
 
 def main() -> None:
+    gone = [path for paths in PROMISES.values() for path in paths if path != "server" and not [*ROOT.glob(f"{path}*")]]
+    if gone:
+        raise SystemExit(f"PROMISES names what isn't there: {', '.join(gone)}")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--remote", action="store_true", help="relay a model server instead of the fake engine")

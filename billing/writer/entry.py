@@ -164,7 +164,15 @@ class Waiting:
 
 
 class LockedWallets:
-    """The wallets that were found locked, each with its waiting entries; under None those that lock no wallet."""
+    """The wallets that another transaction had locked, each with its entries, which wait apart from the queue and delay
+    no other wallet; under None those that lock no wallet.
+
+    A wallet's operations keep their order, so none overtakes an earlier one of the same request. They are tried again
+    with growing pauses, and skipped again while the lock is taken. After some skips a wallet gets a turn: its
+    operations queue in the database for the lock, since otherwise a gateway that locks a busy wallet again and again
+    would starve another. That blocks the writer's connection meanwhile, so it is done for one wallet at a time, and
+    rarely.
+    """
 
     def __init__(self) -> None:
         self._waiting: dict[UUID | None, Waiting] = {}

@@ -49,7 +49,7 @@ async def count(runtime: Runtime, principal: Principal, intent: Intent, request_
     Nothing is held or charged; one request is taken of the tenant's rate. Raise a Refusal for what could not run,
     too.
     """
-    async with waiting_place(runtime, principal, intent) as (placement, rates):
+    async with counted_place(runtime, principal, intent) as (placement, rates):
         engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
         await engine.cancel(request_id.hex)  # the worker needn't keep its ids
         return Counted(prepared, placement.route.model, rates | placement.headers)
@@ -72,7 +72,7 @@ async def tokens_of(
     async def asked(engine: Engine) -> Tokens:
         return await engine.tokenize(request, special=special, with_texts=with_texts)
 
-    async with waiting_place(runtime, principal, intent) as (placement, rates):
+    async with counted_place(runtime, principal, intent) as (placement, rates):
         engine, tokens = await placement.ask(asked)
         context = 0 if engine.info is None else engine.info.max_context
         return Tokenized(tokens, context, rates | placement.headers)
@@ -81,13 +81,13 @@ async def tokens_of(
 async def text_of(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> tuple[str, Headers]:
     """Return the text of the token ids in the prompt of `intent`, and the answer's headers; see `count`."""
     request = request_of(principal, intent, request_id.hex)
-    async with waiting_place(runtime, principal, intent) as (placement, rates):
+    async with counted_place(runtime, principal, intent) as (placement, rates):
         _, text = await placement.ask(lambda engine: engine.detokenize(request))
         return text, rates | placement.headers
 
 
 @asynccontextmanager
-async def waiting_place(
+async def counted_place(
     runtime: Runtime, principal: Principal, intent: Intent
 ) -> AsyncIterator[tuple[Placement, dict[str, str]]]:
     """Have a request that won't run placed on a replica, and one request taken of the tenant's rate: yield where it is,

@@ -380,7 +380,9 @@ HELD_SECONDS = 1.5  # less than an engine waits for a higher allowance
 
 
 class Hold:
-    """The hold of `request` and its `meter`, until it is closed.
+    """The hold of `request` and its `meter`, until it is closed: extended as it is used, and pinned anew, at other
+    prices, where the request moves before its first token. The meter says when to ask for more; the engine is told its
+    allowance whenever that changes.
 
     `tell` tells the engine an allowance and whether it is final; `lost` is called when the hold turns out not to be
     ours any more; `supervise` runs work to its end.

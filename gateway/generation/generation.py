@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from enum import IntEnum
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 from uuid import UUID
 
@@ -211,22 +211,22 @@ class Generation:
         self._times = Times(arrived_at)
         self._delivery = delivering.get()
 
-    @property
+    @cached_property
     def id(self) -> UUID:
         """The request's id, which is its hold's too."""
         return self._admitted.id
 
-    @property
+    @cached_property
     def principal(self) -> Principal:
         """The principal that sent the request."""
         return self._admitted.principal
 
-    @property
+    @cached_property  # read for each token
     def intent(self) -> Intent:
         """The request."""
         return self._admitted.intent
 
-    @property
+    @cached_property  # read for each chunk
     def created(self) -> int:
         """When it came, in seconds."""
         return int(moment_of(self.id).timestamp())
@@ -414,7 +414,9 @@ class Generation:
                 event = labelling.answer(event, self.prompt_usage)
                 self._hold.used(event.usage)
         self._buffer.put(event)
-        if not self._opening.is_open and not isinstance(event, Started):  # until then it may move to another model
+        if self._opening.phase is Phase.WAITING and not isinstance(
+            event, Started
+        ):  # it may move to another model until now
             self._opening.phase = Phase.OPEN
             if self.intent.stream:
                 self._opening.wake()

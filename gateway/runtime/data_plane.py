@@ -98,7 +98,9 @@ class DataPlane(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The gateway of this process, or `far` the data plane's, or what can be said without one."""
+    """The gateway of this process, or `far` the data plane's. Under WSGI and in tests there is neither: then states are
+    unknown, and catalogue and prices come from the database.
+    """
 
     runtime: Runtime | None = None
     far: DataPlane | None = None

@@ -24,9 +24,10 @@ from inference.types import EngineInfo, Feature, Finished, FinishReason, Health
 from routing.catalogue import ADAPTABLE, DeploymentEntry, ReplicaEntry
 from routing.prefix import CHUNK_BYTES, Digest, PrefixIndex
 
+# The breaker's.
 FAILURES = 3
 TENANTS = 2
-FIRST_SECONDS = 5.0
+FIRST_SECONDS = 5.0  # of its first wait
 LONGEST_SECONDS = 60.0
 PROOF_SECONDS = 1.0  # for which nobody else is sent where a request proves the engine
 
@@ -39,7 +40,21 @@ class Ticket(NamedTuple):
 
 
 class Breaker:
-    """One engine's circuit. What a client did wrong, and what the engine declined for lack of room, is no failure."""
+    """An engine that fails several tenants gets no requests for a while, then one a second as a proof.
+
+    closed ── FAILURES in a row, of TENANTS ──▶ open ── the wait is over ──▶ half-open ── a request ends well ──▶ closed
+                                                 ▲                              │
+                                                 └─ TENANTS fail: twice the wait ┘
+
+    What fails one tenant may be that tenant's own doing (a prompt, a schema, an adapter), so it takes the engine from
+    nobody else, neither when the circuit is closed nor as a proof. What a client did wrong, and what the engine
+    declined for lack of room, is no failure at all. Whether an engine can be reached is for its health to say.
+
+    A proof that begins to answer lets others in beside it, since a long answer would keep them out for minutes; but
+    only one that ends well clears what failed before. A proof that doesn't begin at once may wait for its own tenant's
+    sake, or in a queue, and is joined by another after PROOF_SECONDS. Each request has a ticket: one sent before the
+    circuit last opened says nothing of the engine as it is now.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -216,8 +231,10 @@ _ITS_OWN = frozenset({"text_failed", "non_finite_logits", "non_finite_vector"}) 
 
 
 class Flight:
-    """One request's load on a replica. `prompt_tokens` may be an estimate; `matched` of them count as cached until the
-    engine says.
+    """One request on one replica: its load there, and its evidence of the replica's health, until its end.
+
+    Load is counted here and nowhere else, so that it returns to zero on every path. `prompt_tokens` may be an estimate;
+    `matched` of them count as cached until the engine says.
     """
 
     def __init__(

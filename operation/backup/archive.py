@@ -33,7 +33,9 @@ _EARLIER = ".sluice-*.tar.gz.*"  # where releases up to 0.1 wrote their archives
 
 @contextmanager
 def work_folder(place: Path, prefix: str) -> Iterator[Path]:
-    """A new folder (mode 0700) in `place`, gone afterwards; first goes what killed processes left there a day ago."""
+    """A new folder (mode 0700) in `place`, for a backup or a restore; first goes what killed processes left there a day
+    ago. It holds every secret and the database, so it doesn't outlive the block.
+    """
     for left in [*place.glob(f"{prefix}*"), *place.glob(_EARLIER)]:
         if is_forgotten(left):
             shutil.rmtree(left) if left.is_dir() else left.unlink()

@@ -26,7 +26,11 @@ class JobsLockedError(RuntimeError):
 
 
 class JobsLock:
-    """A lock that is held until `release` or the process's end, that of its forks included."""
+    """A lock beside a SQLite database, held until `release` or the process's end, that of its forks included.
+
+    Periodic work shares it and a restore takes it alone: a database that were put in its place meanwhile would be the
+    work's from the next connection on, with secrets of another time. On PostgreSQL a restore sees their sessions.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
