@@ -69,8 +69,10 @@ class Answer:
 class Client:
     """Asks one server for chats, with prompts that it has not seen."""
 
-    def __init__(self, address: str, key: str, model: str, tokenizer: Tokenizer, numbers: Iterator[int]) -> None:
-        self._address, self._model = address, model
+    def __init__(
+        self, address: str, key: str, model: str, tokenizer: Tokenizer, numbers: Iterator[int], **more: object
+    ) -> None:
+        self._address, self._model, self._more = address, model, more
         self._headers = {"authorization": f"Bearer {key}"}
         self._tokenizer, self._numbers = tokenizer, numbers
 
@@ -88,9 +90,9 @@ class Client:
             "messages": [{"role": "user", "content": text}],
             "max_tokens": new,
             "temperature": 0,
-            "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **self._more,
         }
         began, first, pieces, usage = time.perf_counter(), 0.0, 0, {}
         async with session.post(f"{self._address}/v1/chat/completions", json=given) as answer:
@@ -102,7 +104,7 @@ class Client:
                     if event["choices"] and event["choices"][0]["delta"].get("content"):
                         first = first or time.perf_counter() - began
                         pieces += 1
-        # A server that reports nothing, or knows no `ignore_eos`, is taken by the pieces that it sent.
+        # A server that reports nothing is taken by the pieces that it sent.
         return Answer(
             first,
             time.perf_counter() - began,
@@ -169,7 +171,10 @@ def main() -> None:
     for _ in range(asked.rounds):
         for kind in kinds:
             with served(kind) as (address, key, name):
-                for row, value in Client(address, key, name, tokenizer, numbers).measure():
+                more = (
+                    {} if kind == "transformers" else {"ignore_eos": True}
+                )  # which it refuses: answers may end before
+                for row, value in Client(address, key, name, tokenizer, numbers, **more).measure():
                     found[row][kind].append(value)
                     print(f"{kind}: {row}: {value:.1f}", file=sys.stderr, flush=True)
     print(f"| | {' | '.join('Sluice' if kind == 'sluice' else versions(kind) for kind in kinds)} |")

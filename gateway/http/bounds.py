@@ -26,6 +26,8 @@ LONGEST = 5.0
 MOST_WAITING = 32
 """Answers of an owner that wait at the same time: what waits keeps a connection."""
 MOST_OWNERS = 10_000
+FREE_BYTES = 64 * 1024
+"""Of a body that was read for nothing; each further part of as many counts as one more answer."""
 
 Owner = TypeVar("Owner", bound=Hashable)
 
@@ -43,16 +45,16 @@ class Patience(Generic[Owner]):
         self._due: dict[Owner, float] = {}  # when as many as were answered would have been, one after the other
         self._waiting: Counter[Owner] = Counter()
 
-    async def wait(self, owner: Owner) -> bool:
-        """Return at once, or when it is the turn of one more for `owner`; False, at once, where too many of its wait
-        already.
+    async def wait(self, owner: Owner, size: int = 0) -> bool:
+        """Return at once, or when it is the turn of one more for `owner`, for which `size` bytes were read; False, at
+        once, where too many of its wait already.
         """
         now = self._clock()
         due = max(self._due.get(owner, now), now)
         seconds = due - BURST / RATE - now
         if seconds > 0 and self._waiting[owner] >= MOST_WAITING:
             return False
-        self._due[owner] = min(due + 1 / RATE, now + BURST / RATE + LONGEST)
+        self._due[owner] = min(due + (1 + size // FREE_BYTES) / RATE, now + BURST / RATE + LONGEST)
         if len(self._due) > MOST_OWNERS:
             self._due = {one: until for one, until in self._due.items() if until > now}
         if seconds > 0:
@@ -184,6 +186,12 @@ def limited_by_address(application: Application) -> Application:
     return application_with_limit
 
 
+def size_read(scope: Scope) -> int:
+    """Return how many bytes of the request's body were received; `scope` is the one that `bounded` got."""
+    body: _Body | None = scope.get("body")
+    return 0 if body is None else body.size
+
+
 class _Body:
     """Limits one request's body as it is received; later messages (the disconnect) pass unchanged."""
 
@@ -193,7 +201,7 @@ class _Body:
         self._receive = receive
         self.most = settings.SLUICE_MAX_BODY_BYTES
         self.seconds = settings.SLUICE_BODY_SECONDS
-        self._size = 0
+        self.size = 0
         self._deadline = 0.0
         self._is_whole = False
 
@@ -206,8 +214,8 @@ class _Body:
             message = await self._receive()
         else:
             message = await self._receive_in_time()
-        self._size += len(message.get("body", b""))
-        if self._size > self.most:
+        self.size += len(message.get("body", b""))
+        if self.size > self.most:
             raise _too_large(self.most)
         self._is_whole = not message.get("more_body", False)
         return message

@@ -25,7 +25,7 @@ from base.ids import uuid7
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import ANTHROPIC, ErrorBody, Refusal, anthropic_error, internal_error
 from gateway.http.access import address_of, note_refusal
-from gateway.http.bounds import Patience, client_network
+from gateway.http.bounds import Patience, client_network, size_read
 from gateway.http.request import metrics_of
 from gateway.http.routes import NOWHERE, Route
 from gateway.logs import request_bound
@@ -61,7 +61,8 @@ def guarded(application: Application) -> Application:
     """Return `application` with a request id in its scope and answers, and no exception that reaches the server.
 
     A Refusal becomes its answer; anything else the 500, if no answer has begun, else a cut connection. A caller's own
-    faults are paced: nothing pays for them, and a loop of them would take the event loop from everybody.
+    faults are paced, by number and by bytes: nothing pays for them, and a loop of them would take the event loop from
+    everybody.
     """
     faults: Patience[object] = Patience()
 
@@ -81,7 +82,8 @@ def guarded(application: Application) -> Application:
                 given = {**scope, "request_id": request_id, "exchange": exchange}
                 refusal = await _refused(application, given, receive, exchange)
                 if refusal is not None:
-                    if 400 <= refusal.status < 500 and not await faults.wait(exchange.owner):
+                    is_callers = 400 <= refusal.status < 500
+                    if is_callers and not await faults.wait(exchange.owner, size_read(given)):
                         refusal.headers = {**refusal.headers, "connection": "close"}
                     await exchange.refuse(refusal)
             except asyncio.CancelledError:

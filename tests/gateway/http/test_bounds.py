@@ -112,6 +112,26 @@ async def test_who_asks_in_a_loop_for_what_costs_nothing_waits_and_nobody_else(m
     assert await waits_of(pages, ("/", "192.0.2.2")) == 0
 
 
+async def test_large_bodies_that_are_refused_are_paced_by_their_bytes(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(guard, "Patience", lambda: Patience(clock, clock.sleep))
+
+    async def refusing(scope, receive, send):
+        await receive()
+        raise Refusal(400, "context_length_exceeded", "It is too long.")
+
+    faults = guarded(bounds.bounded(refusing))
+    for size, most in ((10, BURST), (1_000_000, BURST // 16)):
+        clock.slept.clear()
+        clock.now += 60
+        for _ in range(most):
+            await Exchange(faults, "POST", "/", body=b"x" * size, address=f"192.0.2.{size % 7}").finished()
+        assert clock.slept == []
+        for _ in range(2):
+            await Exchange(faults, "POST", "/", body=b"x" * size, address=f"192.0.2.{size % 7}").finished()
+        assert clock.slept != []
+
+
 async def test_a_refusal_that_waits_keeps_nothing_of_its_request(monkeypatch):
     class Body:
         pass

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.http.bounds import BURST, LONGEST, MOST_OWNERS, MOST_WAITING, RATE, Patience
+from gateway.http.bounds import BURST, FREE_BYTES, LONGEST, MOST_OWNERS, MOST_WAITING, RATE, Patience
 from tests.gateway.concurrency.test_pace import Clock
 
 
@@ -31,6 +31,15 @@ async def test_the_first_ones_are_answered_at_once_and_the_others_one_after_the_
     await ask(patience, "a", 100)
     assert sum(clock.slept) == pytest.approx(99 / RATE, abs=1 / RATE)
     assert max(clock.slept) == pytest.approx(1 / RATE)
+
+
+async def test_bytes_that_were_read_for_nothing_count_as_more_answers(patience, clock):
+    for _ in range(BURST // 20 - 1):
+        await patience.wait("a", 19 * FREE_BYTES)
+    assert clock.slept == []
+    for _ in range(3):
+        await patience.wait("a", 19 * FREE_BYTES)
+    assert sum(clock.slept) == pytest.approx(20 / RATE, abs=1e-5)
 
 
 async def test_another_owner_does_not_wait_for_it(patience, clock):
