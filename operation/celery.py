@@ -26,7 +26,7 @@ from django.conf import settings
 
 from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
-from operation.jobs.loop import JobsLock, JobsLockedError
+from operation.jobs.lock import JobsLock, JobsLockedError
 
 # Celery warns of being root, not in our lines' form: elsewhere a message could be a program, here only JSON is read.
 warnings.simplefilter("ignore", SecurityWarning)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from operation.backup.archive import RESTORE, BackupError, place, work_folder
-from operation.jobs.loop import JobsLock, JobsLockedError
+from operation.jobs.lock import JobsLock, JobsLockedError
 
 MEMBER = "database.sqlite3"
 _COMPANIONS = ("-wal", "-shm")

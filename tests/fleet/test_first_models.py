@@ -17,7 +17,7 @@ from routing.models import Adapter, PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import remove_model
 from routing.types import RouteQuery
 from tests.fleet.adapters.files import save
-from tests.routing.test_routes import ready
+from tests.routing.test_decision import ready
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -10,7 +10,7 @@ from routing.decision import route
 from routing.errors import RoutingError
 from routing.hook import OwnTerms
 from routing.types import Kept, Price
-from tests.routing.test_routes import AT_BIG, AT_BIG_2, AT_SMALL, SMALL, Replicas, ask, catalogue
+from tests.routing.test_decision import AT_BIG, AT_BIG_2, AT_SMALL, SMALL, Replicas, ask, catalogue
 
 PRICES = {"small": Price(10, 100), "big": Price(40, 400)}
 

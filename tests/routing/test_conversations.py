@@ -8,7 +8,7 @@ from routing.catalogue import Ceiling, RuleEntry
 from routing.decision import route
 from routing.hook import Instruction
 from routing.types import Comparison, Kept, Price, Similarity
-from tests.routing.test_routes import LABELS, Replicas, ask, catalogue, deployment, model
+from tests.routing.test_decision import LABELS, Replicas, ask, catalogue, deployment, model
 
 DESK = replace(model("desk"), base="small")
 PRICES = {"labels": Price(5, 50), "small": Price(10, 100), "desk": Price(20, 200), "big": Price(40, 400)}

@@ -17,7 +17,8 @@ from django.db import DatabaseError
 from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
 from operation.doctor.doctor import database_problem
-from operation.jobs.loop import FileVersion, JobsLock, JobsLockedError, Loop
+from operation.jobs.lock import JobsLock, JobsLockedError
+from operation.jobs.loop import FileVersion, Loop
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for
 

@@ -10,7 +10,7 @@ from operation.backup import service, sqlite
 from operation.backup.archive import BackupError
 from operation.celery import signals
 from operation.jobs import tasks
-from operation.jobs.loop import JobsLock, JobsLockedError
+from operation.jobs.lock import JobsLock, JobsLockedError
 
 
 @pytest.fixture
