@@ -17,7 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
-from control.api.kept import kept
+from control.api.durable import durable
 from control.api.throttles import AddressThrottle, CallerThrottle
 from gateway.http.access import note_caller
 from tenancy.models import Tenant
@@ -35,7 +35,7 @@ class TenantView(GenericAPIView[Any]):
         """Keep the answers of POSTs under an idempotency key."""
         super().__init_subclass__(**kwargs)
         if (post := cls.__dict__.get("post")) is not None:
-            setattr(cls, "post", kept(post))  # noqa: B010 - the type checker knows no `post` of all views
+            setattr(cls, "post", durable(post))  # noqa: B010 - the type checker knows no `post` of all views
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         """Answer, and leave the tenant's scope even after an error."""

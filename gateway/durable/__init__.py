@@ -3,9 +3,9 @@
 How an endpoint uses it:
 
 - A POST declared by `@endpoint` (`gateway/http/endpoint.py`) heeds ``Idempotency-Key`` and ``Last-Event-ID`` already.
-- To keep an answer for another reason (stored, in the background), await `runtime.replays.answer(KeptRequest(Claim(
+- To keep an answer for another reason (stored, in the background), await `runtime.replays.answer(DurableRequest(Claim(
   tenant, NAME, digest), run, endpoint, scope, body, grace=None))` with a NAME such as ``response:…`` (clients' keys are
-  ``key:…``), and write what it returns with `http.kept.write_answer`, or read its log by yourself
+  ``key:…``), and write what it returns with `http.durable.write_answer`, or read its log by yourself
   (`EventLog.read(after)`, `whole()`), inside `async with answer.reading()`.
 - Inside an endpoint `delivering.get()` is the `Delivery` of the kept answer, None on the direct path; what is appended
   to its `also` is called in the transaction that stores the answer, before anything is charged.

@@ -56,7 +56,7 @@ def not_known() -> Refusal:
     return Refusal(503, "database_unavailable", text, headers={"retry-after": "1"})
 
 
-class KeptRequest(msgspec.Struct, frozen=True):
+class DurableRequest(msgspec.Struct, frozen=True):
     """A request whose answer is kept: `endpoint` answers it, as `run`, unless somebody did or does already. When its
     last reader is gone for `grace` seconds (None: for ever) it is ended.
     """
@@ -122,7 +122,7 @@ class Replays:
         if ROOM.is_due(claim.tenant):
             await self._threads.run(partial(answers.require_room, claim), owner=claim.tenant)
 
-    async def answer(self, request: KeptRequest) -> Answer:
+    async def answer(self, request: DurableRequest) -> Answer:
         """Return the answer of a request: stored, or being made here or at another gateway.
 
         Raises a Refusal (422) where the key stands for another request.
@@ -144,7 +144,7 @@ class Replays:
         if opening.cancelled() or opening.exception() is not None or not opening.result().is_new:
             self._opening.pop(name, None)
 
-    async def _open(self, request: KeptRequest) -> Answer:
+    async def _open(self, request: DurableRequest) -> Answer:
         claim = partial(answers.claim, request.claim, request.run, self._owner)
         found = await self._threads.run(claim, owner=request.claim.tenant)
         if found.is_ours:
@@ -204,7 +204,7 @@ class Replays:
 
         return taken, take_bytes
 
-    def _begin(self, request: KeptRequest, found: Found) -> Keeper:
+    def _begin(self, request: DurableRequest, found: Found) -> Keeper:
         tenant, key = request.claim.tenant, request.claim.key
         taken, take = self._taken_by(tenant)
         event_log = EventLog(found.restarts * RUN_NUMBERS)

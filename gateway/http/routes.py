@@ -15,8 +15,8 @@ from django.urls.resolvers import RoutePattern
 from base.http import Application, Receive, Scope, Send
 from gateway.errors.refusal import ErrorBody, Refusal, openai_error
 from gateway.http.compression import compressed
+from gateway.http.durable import durable
 from gateway.http.endpoint import Endpoint
-from gateway.http.kept import kept
 from gateway.http.request import not_allowed
 
 _VARIABLE = re.compile(r"\{(\w+)(?::(\w+))?\}")
@@ -86,7 +86,7 @@ def _route_of(one: Endpoint) -> Route:
 
 def _kept_if(one: Endpoint) -> Application:
     """Return the endpoint, with its answers kept; an upload, which is too large to be read first, keeps its own."""
-    return kept(one) if one.keeps and one.form is None else one
+    return durable(one) if one.keeps and one.form is None else one
 
 
 def _on(route: Route, application: Application) -> Any:

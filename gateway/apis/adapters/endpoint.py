@@ -17,8 +17,8 @@ from gateway.apis.files.wire import PREFIX
 from gateway.batches import files
 from gateway.batches.files import StoredFile
 from gateway.errors.refusal import Refusal
+from gateway.http.durable import take_request
 from gateway.http.endpoint import Call, endpoint
-from gateway.http.kept import take_request
 from gateway.http.request import id_in
 from gateway.runtime.principals import Principal
 from gateway.runtime.runtime import Runtime

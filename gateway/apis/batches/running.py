@@ -12,13 +12,13 @@ from base.http import ASGIMessage, Receive, Scope, Send, send_json, watching
 from gateway.batches.claims import Task
 from gateway.batches.outcomes import OVER, Reply
 from gateway.durable.answers import Claim
-from gateway.durable.replays import KeptRequest
+from gateway.durable.replays import DurableRequest
 from gateway.durable.room import LINE
 from gateway.errors.refusal import Refusal
 from gateway.http.access import note_caller, require_use
+from gateway.http.durable import digest_of, write_answer
 from gateway.http.endpoint import Endpoint
 from gateway.http.guard import guarded
-from gateway.http.kept import digest_of, write_answer
 from gateway.http.request import read_body, request_id_of
 from gateway.http.routes import Route
 from gateway.runtime.runtime import Runtime
@@ -62,7 +62,7 @@ class Lines:
         claim = Claim(principal.tenant, f"{LINE}{task.line.id.hex}", digest_of(scope, body))
         endpoint = _not_run if scope["is_over"] else partial(one.answer, principal)
         async with watching(scope, receive) as client:
-            request = KeptRequest(claim, request_id_of(scope), endpoint, scope, body, grace=None)
+            request = DurableRequest(claim, request_id_of(scope), endpoint, scope, body, grace=None)
             answer = await self._runtime.replays.answer(request)
             await write_answer(answer, scope, principal, client, send)
 

@@ -24,10 +24,10 @@ from gateway.concurrency import Cap
 from gateway.durable import answers
 from gateway.durable.answers import Claim
 from gateway.durable.delivery import delivering
-from gateway.durable.replays import Answer, KeptRequest
+from gateway.durable.replays import Answer, DurableRequest
 from gateway.errors.refusal import Refusal
 from gateway.http.bounds import allow_body
-from gateway.http.kept import check_key, digest_of, name_of, write_answer
+from gateway.http.durable import check_key, digest_of, name_of, write_answer
 from gateway.http.request import request_id_of, runtime_of
 from gateway.runtime.principals import Principal
 from gateway.wire.decode import decode, invalid
@@ -141,7 +141,7 @@ async def _stored_once(
         finally:
             await asyncio.to_thread(mine.unlink, missing_ok=True)
 
-    request = KeptRequest(asked, request_id_of(scope), endpoint, scope, b"", grace=None)
+    request = DurableRequest(asked, request_id_of(scope), endpoint, scope, b"", grace=None)
     try:
         answer = await runtime_of(scope).replays.answer(request)
     except Exception:

@@ -20,8 +20,8 @@ from gateway.apis.shared.answer import QUESTION, Answering, answer, answer_count
 from gateway.durable.delivery import Outcome, delivering
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
+from gateway.http.durable import write_answer
 from gateway.http.endpoint import Call, Work, endpoint
-from gateway.http.kept import write_answer
 from gateway.wire.decode import invalid, unsupported
 from inference.types import Delta, Vector
 

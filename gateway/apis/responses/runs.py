@@ -27,7 +27,7 @@ from gateway.durable.answers import Claim
 from gateway.durable.delivery import Delivery, Outcome, delivering
 from gateway.durable.keeper import answer_lost
 from gateway.durable.log import events_of
-from gateway.durable.replays import Answer, KeptRequest
+from gateway.durable.replays import Answer, DurableRequest
 from gateway.errors.faults import refusal_of
 from gateway.errors.refusal import internal_error
 from gateway.generation.generation import Generation, start_generation
@@ -79,7 +79,7 @@ class BackgroundRun:
         """Begin to run, whatever becomes of the client."""
         identifier = self._asked.identifier
         claim = claim_of(owner_of(self._asked.principal), identifier)
-        return await self._runtime.replays.answer(KeptRequest(claim, identifier, self, scope, b"", grace=None))
+        return await self._runtime.replays.answer(DurableRequest(claim, identifier, self, scope, b"", grace=None))
 
     def cancel(self) -> None:
         """End it as its client's wish; what was generated is charged."""
@@ -185,7 +185,7 @@ async def attached(runtime: Runtime, claim: Claim, scope: Scope) -> Answer | Non
     """Return the events of a response that is made, or was, to read from any on; None where there are none."""
     if not await runtime.threads.run(lambda: answers.is_known(claim), owner=claim.tenant):
         return None
-    return await runtime.replays.answer(KeptRequest(claim, uuid7(), _lost, scope, b"", grace=None))
+    return await runtime.replays.answer(DurableRequest(claim, uuid7(), _lost, scope, b"", grace=None))
 
 
 async def _lost(scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,8 +20,8 @@ from gateway.apis.responses.rows import Owner
 from gateway.apis.responses.runs import attached, cancelled, cancelled_unstored, claim_of
 from gateway.apis.responses.wire import check_included
 from gateway.errors.refusal import Refusal
+from gateway.http.durable import write_answer
 from gateway.http.endpoint import Call, endpoint
-from gateway.http.kept import write_answer
 from gateway.wire.common import ShortText
 from gateway.wire.decode import decode, invalid
 from gateway.wire.demands import Anything, Fields, Only

@@ -39,14 +39,14 @@ from gateway.apis.websocket.streams import (
 from gateway.concurrency import Cap
 from gateway.durable import answers
 from gateway.durable.delivery import Outcome
-from gateway.durable.replays import Answer, KeptRequest
+from gateway.durable.replays import Answer, DurableRequest
 from gateway.errors.faults import draining, refusal_of
 from gateway.errors.refusal import Refusal, internal_error
 from gateway.generation.counting import count
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.http.access import note_refusal
-from gateway.http.kept import check_resumable, take_request
+from gateway.http.durable import check_resumable, take_request
 from gateway.http.request import runtime_of
 from gateway.logs import request_bound
 from gateway.runtime import tracing
@@ -304,7 +304,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         claim = claim_of(owner_of(principal), asked.request_id, principal.user)
         await self._runtime.replays.require_room(claim)
         answer = await self._runtime.replays.answer(
-            KeptRequest(claim, asked.request_id, endpoint, self.scope, b"", grace=principal.resume_s)
+            DurableRequest(claim, asked.request_id, endpoint, self.scope, b"", grace=principal.resume_s)
         )
         await self._read(stream, answer, None)
 

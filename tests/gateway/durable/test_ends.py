@@ -13,7 +13,7 @@ from django.db.models import F
 from billing.models import Hold, UsageRecord
 from gateway.durable import answers, replays
 from gateway.generation.sweep import Sweep
-from gateway.http import kept
+from gateway.http import durable
 from inference.clients import fake_run
 from inference.types import EngineFault
 from tests.gateway.apis.client import Exchange, assert_error
@@ -180,7 +180,7 @@ async def test_reader_far_behind_is_ended_with_a_reason_and_goes_on_later(gatewa
         bench.engine.release()
         whole = await quick.finished()
         with monkeypatch.context() as patch:
-            patch.setattr(kept, "MOST_BEHIND", 500)
+            patch.setattr(durable, "MOST_BEHIND", 500)
             slow.go_on.set()
             await slow.task
         *_, (name, last) = slow.exchange.answer.events()

@@ -17,7 +17,7 @@ from gateway.durable.models import KeptAnswer
 from gateway.durable.room import ROW_BYTES, Room
 from gateway.errors.refusal import Refusal
 from tenancy.models import APIKey
-from tests.control.api.test_kept import make
+from tests.control.api.test_durable import make
 from tests.gateway.apis.client import assert_error
 from tests.gateway.apis.files.test_files import TYPE, form
 from tests.gateway.batches.conftest import chat_line, place, run_jobs, stage

@@ -13,7 +13,7 @@ from base.http import Application, EventStream, Receive, Scope, Send, encode, ev
 from billing.limits.types import BucketState, Take, Taken, rate_headers
 from gateway.durable.answers import Claim
 from gateway.durable.log import Batch, EventLog
-from gateway.durable.replays import Answer, KeptRequest
+from gateway.durable.replays import Answer, DurableRequest
 from gateway.errors.faults import READER_TOO_SLOW, refusal_of_limit
 from gateway.errors.refusal import Refusal
 from gateway.http.access import principal_of
@@ -30,7 +30,7 @@ REPLAYED = {"idempotency-replayed": "true"}
 _DEPENDS_ON = (TASK_HEADER,)  # headers that change the answer
 
 
-def kept(endpoint: Application) -> Application:
+def durable(endpoint: Application) -> Application:
     """Return `endpoint`, whose answers to POSTs with an ``Idempotency-Key`` are kept.
 
     The same request under the same key attaches to the answer while it is made, or gets it again; it is generated and
@@ -54,7 +54,7 @@ async def _answer(endpoint: Application, scope: Scope, receive: Receive, send: S
     asked = Claim(principal.tenant, name_of(principal, key), digest_of(scope, body, principal.key_models))
     await runtime_of(scope).replays.require_room(asked)
     async with watching(scope, receive) as client:
-        request = KeptRequest(asked, request_id_of(scope), endpoint, scope, body, grace=principal.resume_s)
+        request = DurableRequest(asked, request_id_of(scope), endpoint, scope, body, grace=principal.resume_s)
         answer = await runtime_of(scope).replays.answer(request)
         await write_answer(answer, scope, principal, client, send, after=after)
 

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.errors.refusal import Refusal
-from gateway.http.kept import last_event_of
+from gateway.http.durable import last_event_of
 from tests.gateway.apis.client import assert_error
 from tests.gateway.durable.conftest import chat
 from tests.gateway.world import assert_books, in_database, settled

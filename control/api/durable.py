@@ -21,7 +21,7 @@ from gateway.durable.answers import Claim, Stored
 from gateway.durable.log import Head
 from gateway.durable.replays import key_reused, not_known
 from gateway.durable.room import ROOM
-from gateway.http.kept import REPLAYED, check_key
+from gateway.http.durable import REPLAYED, check_key
 from tenancy.models import Tenant
 from tenancy.services.access import Access
 
@@ -40,7 +40,7 @@ class OfTenant(Protocol):
     def tenant(self) -> Tenant: ...
 
 
-def kept(handler: Handler) -> Handler:
+def durable(handler: Handler) -> Handler:
     """Return the POST handler of a view, done once for each ``Idempotency-Key``, in one transaction with its answer.
 
     The answer, which may have a secret, is stored encrypted for 24 hours, for the same caller. A refusal changes
