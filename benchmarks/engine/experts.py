@@ -23,7 +23,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBl
 
 from inference.execution.c_operators import COperators
 from inference.execution.experts import MixtureOfExperts
-from inference.kernels.cpu.library import load
+from inference.kernels.library import load
 
 EXPERTS, CHOSEN, WIDTH, INNER = 64, 8, 2048, 768
 BF16 = torch.bfloat16

@@ -24,10 +24,10 @@ from torch.nn.functional import rms_norm as torch_norm
 from torch.nn.functional import scaled_dot_product_attention, silu
 
 from inference.execution.linear import PackedLinear
-from inference.kernels.cpu import attention, sampler
-from inference.kernels.cpu.elementwise import rms_norm, silu_mul
-from inference.kernels.cpu.library import Library, load
-from inference.kernels.cpu.linear import DenseLinear, EightBitLinear, FourBitLinear
+from inference.kernels import attention, sampler
+from inference.kernels.elementwise import rms_norm, silu_mul
+from inference.kernels.library import Library, load
+from inference.kernels.linear import DenseLinear, EightBitLinear, FourBitLinear
 from inference.sampling.rng import exponentials
 
 BF16 = torch.bfloat16

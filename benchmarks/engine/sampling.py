@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from inference.core.step import Row
-from inference.kernels.cpu.build import BuildError
-from inference.kernels.cpu.library import load
+from inference.kernels.build import BuildError
+from inference.kernels.library import load
 from inference.sampling.cpu_passes import CPUPasses
 from inference.sampling.passes import Passes
 from inference.sampling.sampler import Sampler

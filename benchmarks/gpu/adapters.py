@@ -15,8 +15,8 @@ from transformers import LlamaConfig
 
 from benchmarks.gpu import speed
 from benchmarks.gpu.shapes import Sizes
+from inference.cuda.runner import CudaRunner
 from inference.execution.adapter_room import Bounds
-from inference.execution.cuda.runner import CudaRunner
 
 RANK = 16
 MOST = 16

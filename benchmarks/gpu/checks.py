@@ -11,20 +11,20 @@ import torch
 
 from benchmarks.gpu.reference import attention, rotated
 from benchmarks.gpu.shapes import Sizes
+from inference.cuda.kernels import experts as kernels
+from inference.cuda.kernels.activation import gelu_mul, silu_mul
+from inference.cuda.kernels.decode import decode
+from inference.cuda.kernels.int4 import int4_matmul, quantise_int4, unpack_int4
+from inference.cuda.kernels.low_rank import FEW, LowRankStep, PackedAdapter
+from inference.cuda.kernels.matmul import scaled_matmul
+from inference.cuda.kernels.matvec import matvec
+from inference.cuda.kernels.norm import rms_norm
+from inference.cuda.kernels.prefill import prefill
+from inference.cuda.kernels.quantise import quantise
+from inference.cuda.kernels.rope import rotate_and_store
+from inference.cuda.kernels.sample import sample
+from inference.cuda.kernels.store import store
 from inference.execution import experts
-from inference.kernels.triton import experts as kernels
-from inference.kernels.triton.activation import gelu_mul, silu_mul
-from inference.kernels.triton.decode import decode
-from inference.kernels.triton.int4 import int4_matmul, quantise_int4, unpack_int4
-from inference.kernels.triton.low_rank import FEW, LowRankStep, PackedAdapter
-from inference.kernels.triton.matmul import scaled_matmul
-from inference.kernels.triton.matvec import matvec
-from inference.kernels.triton.norm import rms_norm
-from inference.kernels.triton.prefill import prefill
-from inference.kernels.triton.quantise import quantise
-from inference.kernels.triton.rope import rotate_and_store
-from inference.kernels.triton.sample import sample
-from inference.kernels.triton.store import store
 
 Check = tuple[str, float, float]  # what, the error relative to the reference's spread, the most allowed
 

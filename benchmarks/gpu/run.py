@@ -17,7 +17,7 @@ import torch
 
 from benchmarks.gpu import adapters, checks, speed
 from benchmarks.gpu.shapes import Sizes, full, kv_numbers, little, matrix_numbers, smoke
-from inference.execution.cuda.device import Device
+from inference.cuda.device import Device
 from inference.types import SamplingParams
 
 BUDGET = 540  # seconds; what hasn't begun by then is left out, and the table says so
@@ -220,7 +220,7 @@ def main() -> int:
         return 0
     host: Device | None = None
     if is_smoke:
-        from tests.inference.execution.cuda.host import HostDevice
+        from tests.inference.cuda.host import HostDevice
 
         torch.set_num_threads(1)
         host = HostDevice()

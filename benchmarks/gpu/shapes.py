@@ -8,7 +8,7 @@ import torch
 from transformers import LlamaConfig
 
 from inference.architectures.decoder import Decoder
-from inference.execution.triton_operators import TritonOperators
+from inference.cuda.operators import TritonOperators
 
 
 @dataclass(frozen=True)

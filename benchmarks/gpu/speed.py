@@ -16,9 +16,9 @@ import torch
 from benchmarks.gpu.shapes import Sizes, StoredWeights, decoder
 from inference.config import EngineConfig
 from inference.core.step import Row, RowResult, StepPlan
+from inference.cuda.device import Cuda, Device
+from inference.cuda.runner import CudaRunner
 from inference.execution.backend import LoadedModel
-from inference.execution.cuda.device import Cuda, Device
-from inference.execution.cuda.runner import CudaRunner
 from inference.execution.kv_cache import KVCache
 from inference.local.engine import LocalEngine
 from inference.text.prepare import Prompt

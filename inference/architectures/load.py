@@ -77,8 +77,8 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
     import torch
 
     from inference.architectures.stored_config import eos_ids, read_quantised, stored_dtype
+    from inference.architectures.tiers import check_kv_dtype, choose
     from inference.execution.processor import compute_device, compute_dtype
-    from inference.execution.tiers import check_kv_dtype, choose
 
     model_config, quantised = read_quantised(folder)
     device = compute_device(config.device)
@@ -215,9 +215,8 @@ def _on_gpu(
     """Return the runner, its attention over a cache of what is free beside `reserve` bytes, how decoding runs, and the
     sizes of steps: those `wanted`, with fewer tokens where they don't fit and the deployment states none.
     """
-    from inference.execution.cuda.build import Sizes, build
-    from inference.execution.cuda.device import Cuda
-    from inference.execution.cuda.memory import NoRoomError
+    from inference.cuda.build import Sizes, build
+    from inference.cuda.device import Cuda, NoRoomError
 
     device = Cuda(model.device)
     while True:

@@ -106,7 +106,7 @@ def proved(config: Any, backend: str, candidate: Candidate, block_size: int, fol
     settings = {name: value for name, value in config.to_dict().items() if name not in {"_name_or_path", "dtype"}}
     facts = (settings, backend, block_size, torch.__version__, transformers.__version__)
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
-    for pattern in ("architectures/**/*.py", "execution/**/*.py", "kernels/**/*.py", "kernels/cpu/*.[ch]"):
+    for pattern in ("architectures/**/*.py", "execution/**/*.py", "cuda/**/*.py", "kernels/*.py", "kernels/*.[ch]"):
         for source in sorted((Path(__file__).parents[1]).glob(pattern)):
             digest.update(source.read_bytes())
     file = folder / f"{digest.hexdigest()}.json"

@@ -13,11 +13,11 @@ from inference.execution.kv_cache import KVCache
 from inference.execution.linear import EightBits, Linear, Weight, wide
 from inference.execution.low_rank import LowRank, Part
 from inference.execution.operators import Operators
-from inference.kernels.cpu.elementwise import gelu_mul, rms_norm, silu_mul, softcap
-from inference.kernels.cpu.experts import combine, route
-from inference.kernels.cpu.library import Library
-from inference.kernels.cpu.linear import GROUP, DenseLinear, EightBitLinear, FourBitLinear
-from inference.kernels.cpu.low_rank import LowRankStep, PackedAdapter
+from inference.kernels.elementwise import gelu_mul, rms_norm, silu_mul, softcap
+from inference.kernels.experts import combine, route
+from inference.kernels.library import Library
+from inference.kernels.linear import GROUP, DenseLinear, EightBitLinear, FourBitLinear
+from inference.kernels.low_rank import LowRankStep, PackedAdapter
 from inference.sampling.cpu_passes import CPUPasses
 from inference.sampling.passes import Passes
 

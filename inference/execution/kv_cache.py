@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from inference.kernels.cpu import pages
+from inference.kernels import pages
 
 SCALE = torch.float32  # of keys and values in eight bits
 

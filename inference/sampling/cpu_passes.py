@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from inference.kernels.cpu import sampler as kernels
-from inference.kernels.cpu.library import Library
+from inference.kernels import sampler as kernels
+from inference.kernels.library import Library
 from inference.sampling.passes import Lines
 
 

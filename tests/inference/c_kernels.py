@@ -11,11 +11,11 @@ from functools import cache
 from pathlib import Path
 
 from inference.architectures.load import kernel_folder
-from inference.kernels.cpu.build import LEVELS, BuildError, best_level, build, processor_flags
-from inference.kernels.cpu.library import Library, load
+from inference.kernels.build import LEVELS, BuildError, best_level, build, processor_flags
+from inference.kernels.library import Library, load
 
 EMULATED = "avx512-emulated"  # tiles (AMX) in plain C, the rest for any processor with AVX-512
-_TILES = Path(__file__).parent / "kernels" / "cpu" / "tiles_emulated.h"
+_TILES = Path(__file__).parent / "kernels" / "tiles_emulated.h"
 
 
 @cache

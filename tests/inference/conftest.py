@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from inference.architectures.load import kernel_folder
-from inference.execution.tiers import choose
+from inference.architectures.tiers import choose
 from inference.guidance import checking, grammars
-from inference.kernels.cpu.build import BuildError
+from inference.kernels.build import BuildError
 from tests.inference.c_kernels import load_kernels
 
 

@@ -8,9 +8,9 @@ import torch
 
 from inference.execution.attention.base import Attention
 from inference.execution.kv_cache import KVCache
-from inference.kernels.cpu import attention as kernels
-from inference.kernels.cpu.library import Library
-from inference.kernels.cpu.program import Programs
+from inference.kernels import attention as kernels
+from inference.kernels.library import Library
+from inference.kernels.program import Programs
 
 
 def unsupported(cache: KVCache) -> str:

@@ -7,11 +7,11 @@ import torch
 from torch.nn.functional import silu
 
 from inference.architectures.load import kernel_folder
+from inference.architectures.tiers import choose
+from inference.cuda.operators import TritonOperators
 from inference.execution.experts import GatedFeedForward, MixtureOfExperts
 from inference.execution.operators import CPU, Operators, TorchOperators
 from inference.execution.packed_operators import PackedOperators
-from inference.execution.tiers import choose
-from inference.execution.triton_operators import TritonOperators
 from tests.inference.sweeps import first
 
 EXPERTS, WIDTH, INNER = 6, 64, 96

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from inference.architectures.load import kernel_folder
+from inference.architectures.tiers import choose
+from inference.cuda.operators import TritonOperators
 from inference.execution.linear import EightBits, Weight, joined, wide
 from inference.execution.operators import CPU, Operators, TorchOperators
 from inference.execution.packed_operators import PackedOperators
-from inference.execution.tiers import choose
-from inference.execution.triton_operators import TritonOperators
 
 INT8, FLOAT8 = torch.int8, torch.float8_e4m3fn
 
@@ -77,7 +77,7 @@ def test_float8_is_made_wide_on_a_gpu_without_it(
 ) -> None:
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda _: capability)
     monkeypatch.setattr("torch.cuda.get_device_name", lambda _: "a GPU")
-    monkeypatch.setattr("inference.execution.triton_operators.driver", MagicMock())
+    monkeypatch.setattr("inference.cuda.operators.driver", MagicMock())
     assert TritonOperators(torch.device("cuda:0")).kept == kept
 
 

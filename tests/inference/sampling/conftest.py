@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inference.kernels.cpu.build import BuildError
+from inference.kernels.build import BuildError
 from inference.sampling.cpu_passes import CPUPasses
 from inference.sampling.passes import Passes
 from inference.sampling.torch_passes import TorchPasses

@@ -1,1 +1,0 @@
-"""Running steps on CUDA: launched without waiting, decoding in captured graphs."""
