@@ -18,28 +18,22 @@ from unfold.widgets import (
     UnfoldAdminCheckboxSelectMultipleWidget,
     UnfoldAdminIntegerFieldWidget,
     UnfoldAdminTextareaWidget,
+    UnfoldAdminTextInputWidget,
 )
 
 from base.errors import ServiceError
-from billing.admin.base import CreditsField, named_in, take_over
-from billing.services.budgets import SpendLimits
+from billing.admin.base import named_in, take_over
 from control import made_keys
 from control.admin.base import KeptAdmin
 from control.admin.choices import NamesField, models
-from control.console.key_forms import limits_in_words
+from control.console.key_forms import RestrictionsForm, limits_in_words
 from tenancy.models import APIKey, Project, User
 from tenancy.services import keys
-from tenancy.services.restrictions import Restrictions
+from tenancy.services.restrictions import LIMITS, Limit
 from tenancy.services.scopes import SCOPES
 
-_SPEND = ("day_limit", "month_limit", "total_limit")
-_LIMITS = ["allowed_models", "networks", "request_limit", "credit_limit", "concurrency", *_SPEND]
 
-
-_NUMBER = UnfoldAdminIntegerFieldWidget
-
-
-class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
+class NewKeyForm(RestrictionsForm, forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
     """Fields of the form for a new key."""
 
     scopes = forms.MultipleChoiceField(
@@ -48,30 +42,23 @@ class NewKeyForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscrip
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
         help_text="“management” lets the key list keys, make projects and read usage, wallet and audit trail.",
     )
-
     networks = forms.CharField(
         required=False,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
         help_text="IP networks; empty: from anywhere.",
     )
     allowed_models = NamesField(models, required=False, help_text="None chosen: all of the plan, also those to come.")
-    request_limit = forms.IntegerField(required=False, min_value=1, help_text="Requests a minute.", widget=_NUMBER)
-    credit_limit = CreditsField(required=False, help_text="Credits a minute.")
-    concurrency = forms.IntegerField(required=False, min_value=1, help_text="Requests at once.", widget=_NUMBER)
-    day_limit = CreditsField(required=False, help_text="Credits a day (UTC).")
-    month_limit = CreditsField(required=False, help_text="Credits a month (UTC).")
-    total_limit = CreditsField(required=False, help_text="Credits in all.")
 
     class Meta:
         model = APIKey
         fields = ["name", "expires_at"]  # the admin adds `project` at each request, when scopes are lifted
 
-    def restrictions(self) -> Restrictions:
-        """Return the key's limits: models, networks, rates and spend."""
-        asked = self.cleaned_data
-        rates = {name: asked.get(name) for name in ("request_limit", "credit_limit", "concurrency")}
-        spend = SpendLimits(**{name: asked.get(name) for name in _SPEND})
-        return Restrictions(tuple(asked["allowed_models"]), tuple(asked["networks"].split()), **rates, spend=spend)
+    def limit_field(self, limit: Limit) -> forms.Field:
+        """Return the field of a limit, with the admin's widget."""
+        field = super().limit_field(limit)
+        widget = UnfoldAdminTextInputWidget if limit.in_credits else UnfoldAdminIntegerFieldWidget
+        field.widget = widget(attrs=field.widget.attrs)
+        return field
 
     def clean(self) -> dict[str, Any]:
         """Refuse fields that the service would refuse."""
@@ -97,13 +84,13 @@ class APIKeyAdmin(KeptAdmin):
     def get_form(self, request: HttpRequest, obj: APIKey | None = None, change: bool = False, **options: Any) -> Any:
         """Ask for project, scopes and expiry of a new key."""
         if obj is None:
-            options["form"] = NewKeyForm
+            options |= {"form": NewKeyForm, "fields": ["name", "project", "expires_at"]}  # its others are no model's
         return super().get_form(request, obj, change, **options)
 
     def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
         """Return what can be seen."""
         if obj is None:
-            return ["name", "project", "scopes", "expires_at", *_LIMITS]
+            return ["name", "project", "scopes", "expires_at", "allowed_models", "networks", *LIMITS]
         shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "created_at"]
         more = ["display_limits", "expires_at", "rotated_at", "previous_until", "revoked_at", "last_used_at"]
         return [*shown, *more]

@@ -24,13 +24,9 @@ from gateway.errors.refusal import Refusal
 from tenancy.models import APIKey, Project
 from tenancy.services import keys
 from tenancy.services.networks import MOST_NETWORKS
-from tenancy.services.restrictions import Restrictions
+from tenancy.services.restrictions import LIMITS, Restrictions
 from tenancy.services.scopes import SCOPES
 
-_RESTRICTIONS = ("allowed_models", "networks", "request_limit", "credit_limit", "concurrency")
-_LIMITS = ("day_limit", "month_limit", "total_limit")
-_RATE: dict[str, Any] = {"required": False, "allow_null": True, "default": None, "min_value": 1}
-_SPEND: dict[str, Any] = {"required": False, "allow_null": True, "default": None, "min_value": 0, "max_value": 2**62}
 _WRITERS: Any = [{"adminKey": []}, {"session": []}]  # a key makes no keys
 
 
@@ -57,8 +53,9 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
             "prefix",
             "last_four",
             "scopes",
-            *_RESTRICTIONS,
-            *_LIMITS,
+            "allowed_models",
+            "networks",
+            *LIMITS,
             "day_spent",
             "month_spent",
             "total_spent",
@@ -106,12 +103,21 @@ class KeyTermsSerializer(KnownFields):
         max_length=MOST_NETWORKS,
         help_text="IP networks (CIDR, v4 or v6) that it may be used from.",
     )
-    request_limit = serializers.IntegerField(**_RATE, max_value=2**31 - 1, help_text="Requests a minute.")
-    credit_limit = serializers.IntegerField(**_RATE, max_value=2**62, help_text="µcr a minute.")
-    concurrency = serializers.IntegerField(**_RATE, max_value=2**31 - 1, help_text="Requests at the same time.")
-    day_limit = serializers.IntegerField(**_SPEND, help_text="µcr a day of UTC.")
-    month_limit = serializers.IntegerField(**_SPEND, help_text="µcr a month of UTC.")
-    total_limit = serializers.IntegerField(**_SPEND, help_text="µcr in all, counted from when it is first limited.")
+
+    def get_fields(self) -> dict[str, Any]:
+        """Return the fields, those of the limits among them: credits are in µcr, days and months those of UTC."""
+        limits = {
+            name: serializers.IntegerField(
+                required=False,
+                allow_null=True,
+                default=None,
+                min_value=limit.least,
+                max_value=limit.most,
+                help_text=f"{'µcr' if limit.in_credits else limit.unit.capitalize()} {limit.period}.",
+            )
+            for name, limit in LIMITS.items()
+        }
+        return {**super().get_fields(), **limits}
 
 
 class NewKeySerializer(KeyTermsSerializer):

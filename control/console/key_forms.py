@@ -15,12 +15,12 @@ from django.utils import timezone
 from base.errors import ServiceError
 from base.units import format_credits, parse_credits
 from billing.models import Subscription
-from billing.services.budgets import SpendLimits, limits_of, spent_of
+from billing.services.budgets import spent_of
 from control.console.tenancy import Place
 from routing.catalogue import models_in_use
 from routing.services.catalogue import models_seen
 from tenancy.models import APIKey, Project
-from tenancy.services.restrictions import Restrictions
+from tenancy.services.restrictions import LIMITS, Limit, Restrictions
 from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
 
 RESTRICTED, NOTHING = "restricted", "nothing"
@@ -31,7 +31,6 @@ ACCESS = {
     NOTHING: "None",
 }
 LIFETIMES = {"": "Never", "7": "In 7 days", "30": "In 30 days", "90": "In 90 days", "365": "In a year"}
-_SPEND = {"day_limit": "a day", "month_limit": "a month", "total_limit": "in all"}
 
 
 class CreditsInput(forms.CharField):
@@ -51,7 +50,40 @@ class CreditsInput(forms.CharField):
             raise forms.ValidationError("Write credits like 12.5.") from None
 
 
-class KeyTermsForm(forms.Form):
+class RestrictionsForm(forms.Form):
+    """A key's models, networks and limits, a field for each."""
+
+    allowed_models = forms.MultipleChoiceField(
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        label="Models",
+        help_text="None chosen: all of the plan, also those to come.",
+    )
+    networks = forms.CharField(
+        required=False,
+        max_length=4000,
+        widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
+        label="IP addresses",
+        help_text="Addresses or networks, such as 192.0.2.0/24, one a line. Empty: from anywhere.",
+    )
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields |= {name: self.limit_field(limit) for name, limit in LIMITS.items()}
+
+    def limit_field(self, limit: Limit) -> forms.Field:
+        """Return the field of a limit, by its name."""
+        if limit.in_credits:
+            return CreditsInput(label=limit.words)
+        return forms.IntegerField(required=False, min_value=limit.least, max_value=limit.most, label=limit.words)
+
+    def restrictions(self) -> Restrictions:
+        """Return what was chosen."""
+        asked = self.cleaned_data
+        return Restrictions.named({**asked, "networks": asked["networks"].split()})
+
+
+class KeyTermsForm(RestrictionsForm):
     """A key's name, scopes, expiry and limits; members are offered no scope that outranks them."""
 
     name = forms.CharField(max_length=120, help_text="Where it will be used, so that you know which one to revoke.")
@@ -69,20 +101,6 @@ class KeyTermsForm(forms.Form):
         label="Or on a day",
         help_text="The first day on which it no longer works (UTC).",
     )
-    allowed_models = forms.MultipleChoiceField(required=False, widget=forms.CheckboxSelectMultiple, label="Models")
-    networks = forms.CharField(
-        required=False,
-        max_length=4000,
-        widget=forms.Textarea(attrs={"rows": 2, "spellcheck": "false"}),
-        label="IP addresses",
-        help_text="Addresses or networks, such as 192.0.2.0/24, one a line. Empty: from anywhere.",
-    )
-    request_limit = forms.IntegerField(required=False, min_value=1, max_value=2**31 - 1, label="Requests a minute")
-    credit_limit = CreditsInput(label="Credits a minute")
-    concurrency = forms.IntegerField(required=False, min_value=1, max_value=2**31 - 1, label="Requests at once")
-    day_limit = CreditsInput(label="Credits a day")
-    month_limit = CreditsInput(label="Credits a month")
-    total_limit = CreditsInput(label="Credits in all")
     seen = forms.CharField(required=False, max_length=16, widget=forms.HiddenInput)
 
     def __init__(self, data: Any = None, *, place: Place, key: APIKey | None = None) -> None:
@@ -97,26 +115,18 @@ class KeyTermsForm(forms.Form):
     @property
     def is_narrow(self) -> bool:
         """Whether the restrictions are shown unfolded: some are set, or one is wrong."""
-        names = ("allowed_models", "networks", "request_limit", "credit_limit", "concurrency", *_SPEND)
-        return any(self[name].value() or self[name].errors for name in names)
+        return any(self[name].value() or self[name].errors for name in ("allowed_models", "networks", *LIMITS))
 
     @property
     def limits(self) -> list[forms.BoundField]:
         """The fields of rates and of what it may spend."""
-        return [self[name] for name in ("request_limit", "credit_limit", "concurrency", *_SPEND)]
+        return [self[name] for name in LIMITS]
 
     def scopes(self) -> list[str]:
         """Return the scopes that were chosen."""
         asked = self.cleaned_data
         chosen = {RESTRICTED: asked["endpoints"], NOTHING: []}.get(asked["access"], [asked["access"]])
         return [*chosen, *([MANAGEMENT] if asked["management"] and self.may_manage else [])]
-
-    def restrictions(self) -> Restrictions:
-        """Return what else was chosen."""
-        asked = self.cleaned_data
-        rates = {name: asked[name] for name in ("request_limit", "credit_limit", "concurrency")}
-        spend = SpendLimits(**{name: asked[name] for name in _SPEND})
-        return Restrictions(tuple(asked["allowed_models"]), tuple(asked["networks"].split()), **rates, spend=spend)
 
     def terms(self) -> dict[str, Any]:
         """Return all that was chosen, by its names in the service."""
@@ -177,15 +187,12 @@ def limits_in_words(key: APIKey) -> list[str]:
         else []
     )
     words += [f"from {', '.join(key.networks[:2])}{'…' if len(key.networks) > 2 else ''}"] if key.networks else []
-    words += [f"{key.request_limit} requests a minute"] if key.request_limit is not None else []
-    words += [f"{format_credits(key.credit_limit)} credits a minute"] if key.credit_limit is not None else []
-    words += [f"{key.concurrency} at once"] if key.concurrency is not None else []
-    limits, spent = limits_of(key.budget), spent_of(key.budget)
-    for name, period in _SPEND.items():
-        limit = getattr(limits, name)
-        if limit is not None:
-            used = getattr(spent, name.removesuffix("_limit"))
-            words.append(f"{format_credits(used)} of {format_credits(limit)} credits {period}")
+    chosen, spent = Restrictions.of(key).by_name(), spent_of(key.budget)
+    for name, limit in LIMITS.items():
+        if (number := chosen[name]) is not None:
+            told = format_credits(number) if limit.in_credits else str(number)
+            used = f"{format_credits(getattr(spent, name.removesuffix('_limit')))} of " if limit.is_spend else ""
+            words.append(f"{used}{told} {limit.unit} {limit.period}")
     return words
 
 
@@ -198,7 +205,9 @@ def _initial(key: APIKey) -> dict[str, Any]:
     own = set(key.scopes) - {MANAGEMENT}
     access = next((one for one in (ALL, READ_ONLY) if own == {one}), RESTRICTED if own else NOTHING)
     narrow = Restrictions.of(key)
-    amounts = {name: getattr(narrow.spend, name) for name in _SPEND} | {"credit_limit": narrow.credit_limit}
+    chosen = narrow.by_name()
+    amounts = {name: chosen[name] for name, limit in LIMITS.items() if limit.in_credits}
+    counts = {name: chosen[name] for name, limit in LIMITS.items() if not limit.in_credits}
     return {
         "name": key.name,
         "access": access,
@@ -207,8 +216,7 @@ def _initial(key: APIKey) -> dict[str, Any]:
         "expires": None if key.expires_at is None else key.expires_at.date(),
         "allowed_models": narrow.allowed_models,
         "networks": "\n".join(narrow.networks),
-        "request_limit": narrow.request_limit,
-        "concurrency": narrow.concurrency,
+        **counts,
         **{name: None if amount is None else format_credits(amount) for name, amount in amounts.items()},
     }
 

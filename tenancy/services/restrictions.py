@@ -1,4 +1,4 @@
-"""An API key's own limits beside its scopes: models, networks, rates and spending."""
+"""An API key's own limits beside its scopes: models, networks, rates and spending; declared once, for every edge."""
 
 from __future__ import annotations
 
@@ -15,8 +15,41 @@ from tenancy.audit.trail import record
 from tenancy.models import APIKey, Project
 from tenancy.services.networks import parsed_networks
 
-_RATES = ("request_limit", "credit_limit", "concurrency")
-_LARGEST = {"request_limit": 2**31 - 1, "credit_limit": 2**62, "concurrency": 2**31 - 1}
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A number that a key can be limited to; `is_spend` is for the key's budget, everything else for its rates."""
+
+    unit: str
+    period: str
+    least: int
+    most: int
+    is_spend: bool = False
+
+    @property
+    def in_credits(self) -> bool:
+        """Whether the number is of µcr, which people read and write in credits."""
+        return self.unit == "credits"
+
+    @property
+    def words(self) -> str:
+        """The limit as people read it: "Credits a day"."""
+        return f"{self.unit.capitalize()} {self.period}"
+
+
+_COUNT, _AMOUNT = 2**31 - 1, 2**62
+
+LIMITS = {
+    "request_limit": Limit("requests", "a minute", 1, _COUNT),
+    "credit_limit": Limit("credits", "a minute", 1, _AMOUNT),
+    "concurrency": Limit("requests", "at once", 1, _COUNT),
+    "day_limit": Limit("credits", "a day", 0, _AMOUNT, is_spend=True),
+    "month_limit": Limit("credits", "a month", 0, _AMOUNT, is_spend=True),
+    "total_limit": Limit("credits", "in all", 0, _AMOUNT, is_spend=True),
+}
+"""All limits of a key, in the order in which people see them: API, pages and admin have their fields from here."""
+
+_RATES = tuple(name for name, limit in LIMITS.items() if not limit.is_spend)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +95,7 @@ class Restrictions:
         if networks and not (self.networks and all(inside)):
             return "networks"
         limits, bounds = self.by_name(), other.by_name()
-        for name in (*_RATES, *(one.name for one in fields(SpendLimits))):
+        for name in LIMITS:
             if bounds[name] is not None and (limits[name] is None or limits[name] > bounds[name]):
                 return name
         return ""
@@ -78,14 +111,11 @@ class Restrictions:
         if unknown := [name for name in models if name not in known]:
             text = f"There is no model {unknown[0][:120]!r} for the project {project.name}."
             raise ServiceError("allowed_models", text)
-        for name in _RATES:
-            limit = getattr(self, name)
-            if limit is not None and not 1 <= limit <= _LARGEST[name]:
-                raise ServiceError(name, f"It must be between 1 and {_LARGEST[name]}.")
-        for one in fields(SpendLimits):
-            limit = getattr(self.spend, one.name)
-            if limit is not None and not 0 <= limit <= 2**62:
-                raise ServiceError(one.name, f"It must be between 0 and {2**62} µcr.")
+        chosen = self.by_name()
+        for name, limit in LIMITS.items():
+            if chosen[name] is not None and not limit.least <= chosen[name] <= limit.most:
+                unit = " µcr" if limit.in_credits else ""
+                raise ServiceError(name, f"It must be between {limit.least} and {limit.most}{unit}.")
         networks = tuple(str(network) for network in parsed_networks(self.networks))
         rates = {name: getattr(self, name) for name in _RATES}
         return Restrictions(models, networks, **rates, spend=self.spend)
