@@ -183,6 +183,18 @@ def test_key_is_shown_once(operator, acme):
     assert key.last_four in later
 
 
+def test_a_new_key_has_the_limits_that_were_chosen(operator, acme):
+    form = {"name": "bot", "project": str(acme.project.pk), "scopes": ["inference"], "networks": "192.0.2.0/24"}
+    wrong = operator.post(reverse("admin:gateway_apikey_add"), {**form, "request_limit": "0", "day_limit": "much"})
+    assert {"request_limit", "day_limit"} == set(wrong.context["adminform"].form.errors)
+    limits = {"request_limit": "9", "credit_limit": "0.5", "concurrency": "2", "day_limit": "0", "month_limit": "12.5"}
+    operator.post(reverse("admin:gateway_apikey_add"), {**form, **limits})
+    key = APIKey.objects.of(acme.tenant).select_related("budget").get(name="bot")
+    assert (key.request_limit, key.credit_limit, key.concurrency) == (9, 500_000, 2)
+    assert (key.budget.day_limit, key.budget.month_limit, key.budget.total_limit) == (0, 12_500_000, None)
+    assert key.networks == ["192.0.2.0/24"]
+
+
 def test_a_new_keys_project_is_named_with_its_tenant(operator, acme, other):
     chosen = {"app_label": "gateway", "model_name": "apikey", "field_name": "project"}
     found = operator.get(reverse("admin:autocomplete"), chosen).json()["results"]
