@@ -257,6 +257,7 @@ SLUICE_MAX_CONNECTIONS = env.whole("SLUICE_MAX_CONNECTIONS", 8192)
 SLUICE_MAX_CONNECTIONS_PER_ADDRESS = env.whole("SLUICE_MAX_CONNECTIONS_PER_ADDRESS", 512)
 # How long a gateway that is replaced lets what runs in it end.
 SLUICE_DRAIN_SECONDS = env.number("SLUICE_DRAIN_SECONDS", 30.0, least=0.0)
+SLUICE_NOTICE_SECONDS = env.number("SLUICE_NOTICE_SECONDS", 2.0, least=0.0)
 SLUICE_METRICS_PORT = env.whole("SLUICE_METRICS_PORT", 0, least=0, most=65_535)
 # Where a process of the control plane alone asks what only a gateway knows: the address of its probes.
 SLUICE_DATA_PLANE = env.address("SLUICE_DATA_PLANE", "")

@@ -19,7 +19,7 @@ from django.core.management import get_commands, load_command_class
 from base.heartbeat import REPLACES, VARIABLE
 from base.http import open_directly
 from operation.backup.secrets import EFFECTIVE
-from tests.services.proxies import Scripted, caddy, caddyfile
+from tests.services.proxies import DEPLOY, Scripted, caddy
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -214,7 +214,7 @@ def test_only_the_proxy_can_be_reached_and_nothing_of_ours_has_more_rights_than_
         ({"SLUICE_BASE_URL": "https://sluice.example.com"}, "https://sluice.example.com", "8000"),
     ],
 )
-def test_any_port_and_address_may_be_set(given, address, port, tmp_path):
+def test_any_port_and_address_may_be_set(given, address, port):
     """Caddy listens where the file publishes and looks, for any host, and gets a public address its certificate."""
     if shutil.which("caddy") is None:
         pytest.skip("caddy is not installed")
@@ -223,7 +223,7 @@ def test_any_port_and_address_may_be_set(given, address, port, tmp_path):
     assert interpolated(proxy["ports"][0], **given) == f"127.0.0.1:{port}:8000"
     assert proxy["healthcheck"]["test"] == ["CMD", "nc", "-z", "127.0.0.1", "8000"]
     own = {name: interpolated(value, **given) for name, value in variables(proxy).items()}
-    command = ["caddy", "adapt", "--config", str(caddyfile(tmp_path)), "--adapter", "caddyfile"]
+    command = ["caddy", "adapt", "--config", str(DEPLOY / "Caddyfile"), "--adapter", "caddyfile"]
     done = subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, check=True)
     servers = {server["listen"][0]: server for server in json.loads(done.stdout)["apps"]["http"]["servers"].values()}
     assert all("host" not in match for route in servers[":8000"]["routes"] for match in route.get("match", []))
@@ -247,7 +247,7 @@ def test_by_whatever_name_it_is_asked_the_proxy_answers_for_its_gateways(tmp_pat
     with Scripted() as gateway, caddy([gateway.address, gateway.address], tmp_path, site=site) as address:
 
         def asked(host):
-            request = urllib.request.Request(f"{address}/health", headers={"Host": host})
+            request = urllib.request.Request(f"{address}/v1/models", headers={"Host": host})
             try:
                 with open_directly(request, timeout=100) as answer:
                     return answer.status

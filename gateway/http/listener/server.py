@@ -58,8 +58,9 @@ class Server(uvicorn.Server):
     listening socket `probes_on`.
 
     One that is to end takes no more connections. Whoever has one is answered, for `PATIENCE` seconds after SIGTERM and
-    for `leave_seconds` when others accept on the same sockets (`leave`); then requests that still run, or aren't whole
-    yet, end with an error, before uvicorn would cut them off.
+    for `leave_seconds` when others serve meanwhile (`leave`), who are sent the new ones: on a socket of its own it
+    listens for `notice_seconds` more, in which proxies see that it isn't ready. Then requests that still run, or aren't
+    whole yet, end with an error, before uvicorn would cut them off.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Server(uvicorn.Server):
         listener: Listener | None = None,
         probes_on: socket.socket | None = None,
         leave_seconds: float = 30.0,
+        notice_seconds: float = 0.0,
     ) -> None:
         self._exits = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -79,6 +81,7 @@ class Server(uvicorn.Server):
         self._listener = listener
         self._probes_on = probes_on
         self._leave_seconds = leave_seconds
+        self._notice_seconds = notice_seconds
         self._is_to_leave = False
         self._leaving: asyncio.Task[None] | None = None
         self._has_begun_to_leave = False
@@ -117,6 +120,8 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the runtime and listen."""
+        if sockets:  # others accept on them too, so that nobody need be told beforehand
+            self._notice_seconds = 0.0
         await super().startup(sockets)
         metrics: Metrics | None = self.lifespan.state.get("metrics")
         if (listener := self._listener) is not None and metrics is not None:
@@ -146,6 +151,9 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def _leave_and_end(self) -> None:
+        if (runtime := self._runtime) is not None:
+            runtime.requests.leave()  # `/readyz` says so to the health checks of proxies
+            await asyncio.sleep(self._notice_seconds)
         await self._leave(self._leave_seconds)
         self._has_left = self.should_exit = True
 
@@ -228,12 +236,12 @@ def gateway_server(
         callback_notify=beat,
         timeout_notify=0,  # at each tick
     )
-    leave_seconds = settings.SLUICE_DRAIN_SECONDS
+    seconds = {"leave_seconds": settings.SLUICE_DRAIN_SECONDS, "notice_seconds": settings.SLUICE_NOTICE_SECONDS}
     if not settings.SLUICE_METRICS_PORT:
-        return Server(config, listener=listener, leave_seconds=leave_seconds)
+        return Server(config, listener=listener, **seconds)
     own = Listener(bounds, trusted_proxies())
     of_probes = configuration(probes, own, host=host, port=settings.SLUICE_METRICS_PORT, ws="none")
-    return Server(config, of_probes, listener=listener, probes_on=probes_on, leave_seconds=leave_seconds)
+    return Server(config, of_probes, listener=listener, probes_on=probes_on, **seconds)
 
 
 def trusted_proxies() -> Addresses:

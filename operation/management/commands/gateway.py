@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 import signal
 import socket
 import sys
@@ -14,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from base.heartbeat import VARIABLE
+from base.heartbeat import touch_heartbeat
 from gateway.logs import background, configure_logs
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from operation.doctor.doctor import database_problem
@@ -83,5 +82,4 @@ class Command(BaseCommand):
 
 async def _beat() -> None:
     """Show the supervisor, if there is one, that the event loop turns."""
-    if heartbeat := os.environ.get(VARIABLE):
-        Path(heartbeat).touch()  # noqa: ASYNC240 - one inode's time, nothing to wait for
+    touch_heartbeat()
