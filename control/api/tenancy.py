@@ -26,14 +26,14 @@ class TenantSerializer(KnownFields, serializers.ModelSerializer[Tenant]):
 
     class Meta:
         model = Tenant
-        fields = ["id", "name", "slug", *tenants.SETTINGS, "created_at"]
+        fields = ["id", "name", "slug", *tenants.SETTINGS, *tenants.RETENTION, "created_at"]
         read_only_fields = ["id", "name", "slug", "created_at"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Refuse what changes nothing."""
         if not attrs:
-            first, *_ = tenants.SETTINGS
-            raise serializers.ValidationError({first: f"Send one of {', '.join(tenants.SETTINGS)}."})
+            first, *more = [*tenants.SETTINGS, *tenants.RETENTION]
+            raise serializers.ValidationError({first: f"Send one of {', '.join([first, *more])}."})
         return attrs
 
 
@@ -50,8 +50,8 @@ class TenantSettingsView(TenantView):
 
     @extend_schema(operation_id="tenant_change", summary="Change the tenant's settings")
     def patch(self, request: Request) -> Response:
-        """Say whether its responses are stored ("forbidden" deletes those that are), and what becomes of hosted tools:
-        owners and admins, signed in.
+        """Say whether its responses are stored ("forbidden" deletes those that are), what becomes of hosted tools, and
+        for how many days responses, files, batches and counts of refusals are kept: owners and admins, signed in.
         """
         wanted = self.get_serializer(data=request.data)
         wanted.is_valid(raise_exception=True)

@@ -141,6 +141,14 @@ def place_of(request: HttpRequest) -> Place | None:
     return Place(found, tuple(access for access in mine if access is not found))
 
 
+_KEPT = {
+    "response_days": "Stored responses",
+    "file_days": "Files",
+    "batch_days": "Batches that have ended",
+    "refusal_days": "Counts of refused requests",
+}
+
+
 class SettingsForm(forms.Form):
     """A tenant's settings; those count as changed that are other than the page showed, whatever they are by now."""
 
@@ -151,6 +159,23 @@ class SettingsForm(forms.Form):
         choices=Tenant.HostedTools.choices, widget=forms.RadioSelect, show_hidden_initial=True
     )
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for name, label in _KEPT.items():
+            most = tenants.most_days(name)
+            self.fields[name] = forms.IntegerField(
+                label=f"{label} (at most {most})",
+                min_value=1,
+                max_value=most,
+                required=False,
+                show_hidden_initial=True,
+                widget=forms.NumberInput(attrs={"placeholder": most}),
+            )
+
+    def days(self) -> list[forms.BoundField]:
+        """Return the fields of how long rows are kept."""
+        return [self[name] for name in _KEPT]
+
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @tenant_page
@@ -158,7 +183,7 @@ def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
     """Show the settings, and change them."""
     if not place.access.may("settings"):
         raise Http404
-    initial = {name: getattr(place.tenant, name) for name in tenants.SETTINGS}
+    initial = {name: getattr(place.tenant, name) for name in (*tenants.SETTINGS, *tenants.RETENTION)}
     form = SettingsForm(request.POST if request.method == "POST" else None, initial=initial)
     if form.is_valid():
         tenants.set_settings(tenant=place.tenant, **{name: form.cleaned_data[name] for name in form.changed_data})

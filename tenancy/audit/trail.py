@@ -29,8 +29,8 @@ GUARD = TriggerSpec(
     erasable=(
         ("actor", f"NEW.actor = '{ERASED}'"),
         ("target", f"NEW.target = '{ERASED}'"),
-        ("before", 'NEW."before" = \'{}\''),
-        ("after", 'NEW."after" = \'{}\''),
+        ("before", "NEW.\"before\" = '{}'"),
+        ("after", "NEW.\"after\" = '{}'"),
         ("address", "NEW.address = ''"),
     ),
 )
