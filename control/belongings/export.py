@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import zipfile
-from collections.abc import Iterator, Sequence
-from typing import IO, Any
+from collections.abc import Generator, Iterator, Sequence
+from typing import IO, Any, cast
 
 import msgspec
 from django.core.serializers.json import DjangoJSONEncoder
@@ -28,12 +28,12 @@ _LEVEL = 3  # of zlib
 _encoder = DjangoJSONEncoder(ensure_ascii=False)
 
 
-class Member(msgspec.Struct, omit_defaults=True):
-    """One file of an export, uncompressed."""
+class Member(msgspec.Struct):
+    """One file of an export, uncompressed; only rows are counted."""
 
     bytes: int = 0
     sha256: str = ""
-    rows: int | None = None
+    rows: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -48,7 +48,7 @@ class Manifest(msgspec.Struct, kw_only=True):
     missing: list[str] = []
 
 
-def of_tenant(tenant: Tenant) -> Iterator[bytes]:
+def of_tenant(tenant: Tenant) -> Generator[bytes]:
     """Yield the export of a tenant."""
     files, adapters = (next(kind for kind in OF_TENANT if kind.name == name) for name in ("files", "adapters"))
 
@@ -59,20 +59,20 @@ def of_tenant(tenant: Tenant) -> Iterator[bytes]:
     return _archive({"tenant": tenant.slug, "id": str(tenant.pk)}, tenant, OF_TENANT, kept())
 
 
-def of_person(user: User) -> Iterator[bytes]:
+def of_person(user: User) -> Generator[bytes]:
     """Yield the export of a person."""
     return _archive({"person": user.email, "id": str(user.pk)}, user, OF_PERSON, iter(()))
 
 
 def _archive(
     of: dict[str, str], owner: Any, kinds: Sequence[Kind], stored: Iterator[tuple[str, StoredFile | Adapter]]
-) -> Iterator[bytes]:
+) -> Generator[bytes]:
     pipe = _Pipe()
     manifest = Manifest(sluice=_version(), of=of, began_at=clock.now().isoformat())
-    with zipfile.ZipFile(pipe, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:  # type: ignore[arg-type]
+    with zipfile.ZipFile(cast("IO[bytes]", pipe), "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
         for kind in kinds:
             name = f"{kind.name}.jsonl"
-            told = manifest.members[name] = Member(rows=0)
+            told = manifest.members[name] = Member()
             with archive.open(name, "w", force_zip64=True) as file:
                 for some in _lines(kind, owner, told):
                     file.write(some)
@@ -95,15 +95,16 @@ def _archive(
 
 def _lines(kind: Kind, owner: Any, told: Member) -> Iterator[bytes]:
     """Yield the rows as JSON lines, some at a time, and count them."""
-    hashed, fields = hashlib.sha256(), kind.fields()
+    hashed, fields, count = hashlib.sha256(), kind.fields(), 0
     for values in _chunks(kind, owner, fields):
         for row in values:
             row.update({name: decode(row[name]) for name, decode in kind.decoded.items()})
         data = "".join(f"{_encoder.encode(row)}\n" for row in values).encode(errors="backslashreplace")
         hashed.update(data)
-        told.bytes, told.rows = told.bytes + len(data), (told.rows or 0) + len(values)
+        told.bytes += len(data)
+        count += len(values)
         yield data
-    told.sha256 = hashed.hexdigest()
+    told.rows, told.sha256 = count, hashed.hexdigest()
 
 
 def _chunks(kind: Kind, owner: Any, fields: list[str]) -> Iterator[list[dict[str, Any]]]:

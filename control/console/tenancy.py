@@ -13,16 +13,17 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 from django_scopes import scope
 
 from base.units import format_credits
 from billing.selectors.balances import balance_of
+from control.belongings.download import tenants_archive
 from control.console.pages import show_credits
 from gateway.http.access import note_caller
 from tenancy.models import Tenant, User
@@ -189,5 +190,14 @@ def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
         tenants.set_settings(tenant=place.tenant, **{name: form.cleaned_data[name] for name in form.changed_data})
         messages.success(request, "The settings are saved.")
         return redirect(reverse("console-settings") + place.query)
-    context = place.context(page="settings", form=form)
+    context = place.context(page="settings", form=form, may_export=place.access.may("export"))
     return render(request, "console/settings.html", context, status=400 if form.errors else 200)
+
+
+@require_safe
+@tenant_page
+def tenant_export(request: HttpRequest, place: Place) -> StreamingHttpResponse:
+    """Send the archive of everything that the tenant has."""
+    if not place.access.may("export"):
+        raise Http404
+    return tenants_archive(place.tenant)

@@ -136,7 +136,9 @@ def marked(terms, home, other):
     project.name = MARK
     project.save()
     add_model(name="base", kinds=["chat"], context_length=512, rate_card="smollm2-135m-instruct", source="/m")
-    adapter = add_adapter_folder(save(home / "lora", base_model_name_or_path=MARK), base="base", name="law", tenant=tenant)
+    adapter = add_adapter_folder(
+        save(home / "lora", base_model_name_or_path=MARK), base="base", name="law", tenant=tenant
+    )
     stored(tenant, project)
     kept(tenant, project, uuid7())
     kept(tenant, project, uuid7(), owner)
