@@ -115,7 +115,7 @@ def stored(tenant, project):
 
 
 @pytest.fixture
-def marked(terms, home, other):
+def marked(home, acme, other):
     made = tenants.create_tenant(name=NAME, slug=SLUG, owner_email=EMAIL, plan="business")
     tenant, project = made.tenant, made.project
     token = made.invitation_address.rstrip("/").rpartition("/")[2]

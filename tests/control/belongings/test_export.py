@@ -95,7 +95,7 @@ def test_memory_stays_the_same_whatever_there_is(acme):
 
     peak(600)
     _, small = peak(1)
-    _, large = peak(4000)
+    _, large = peak(1500)
     assert large < small * 1.5
 
 
