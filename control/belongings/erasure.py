@@ -222,7 +222,7 @@ def erase_person(email: str) -> None:
     # A name of one word may be anybody's: it goes with the account and with events about that.
     words = Words([email, *([user.name] if user is not None and " " in user.name else [])])
     erase_from_texts(words)
-    erase_from_ledger(words, LedgerTransfer.objects.all())
+    erase_from_ledger(words, LedgerTransfer.objects.exclude(code=LedgerTransfer.Code.CHARGE))
     erase_from_trail(words, user, keys)
     if user is not None:
         with transaction.atomic():
@@ -345,20 +345,20 @@ def _sum_up() -> None:
 
 
 def _usage(tenant: Tenant) -> int:
-    """Take from usage records who used the tenant's keys, and which of its own models were thought of."""
-    count = 0
+    """Take from usage records who used the tenant's keys, and which of its own models were thought of: a day at a
+    time.
+    """
     mine = UsageRecord.objects.filter(tenant=tenant.pk)
-    for day in mine.order_by().values_list("day", flat=True).distinct():
-        of_day = mine.filter(day=day)
-        count += of_day.exclude(end_user="").update(end_user="")
-        routes = of_day.annotate(text=Cast("route", TextField())).filter(text__contains=f'"{tenant.slug}/')
-        count += routes.update(route={})
-    return count
+    days = list(mine.order_by().values_list("day", flat=True).distinct())
+    named = mine.annotate(text=Cast("route", TextField()))
+    named = named.filter(~Q(end_user="") | Q(text__contains=f'"{tenant.slug}/'))
+    return sum(named.filter(day=day).update(end_user="", route={}) for day in days)
 
 
 def _books(tenant: Tenant) -> int:
     """Take people's words from grants and transfers; amounts, ids and moments stay."""
-    said = transfers_of(tenant).exclude(actor="sluice").exclude(reason__in=("", ERASED))
+    said = transfers_of(tenant).exclude(code=LedgerTransfer.Code.CHARGE).exclude(actor="sluice")
+    said = said.exclude(reason__in=("", ERASED))
     grants = CreditGrant.objects.filter(wallet__tenant=tenant).exclude(kind=CreditGrant.Kind.PLAN)
     paid = grants.exclude(refund_reference__in=("", ERASED)).update(refund_reference=ERASED)
     return said.update(reason=ERASED) + paid + grants.exclude(source__in=("", ERASED)).update(source=ERASED)

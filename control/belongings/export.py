@@ -13,7 +13,6 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import IO, Any, cast
 
 import msgspec
-from django.core.serializers.json import DjangoJSONEncoder
 
 from base import clock, storage
 from control.belongings.kinds import OF_PERSON, OF_TENANT, Kind, every
@@ -25,7 +24,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 _READ_AT_ONCE = 1 << 20
 _LEVEL = 3  # of zlib
-_encoder = DjangoJSONEncoder(ensure_ascii=False)
+_encoder = msgspec.json.Encoder()
 
 
 class Member(msgspec.Struct):
@@ -99,7 +98,7 @@ def _lines(kind: Kind, owner: Any, told: Member) -> Iterator[bytes]:
     for values in _chunks(kind, owner, fields):
         for row in values:
             row.update({name: decode(row[name]) for name, decode in kind.decoded.items()})
-        data = "".join(f"{_encoder.encode(row)}\n" for row in values).encode(errors="backslashreplace")
+        data = _encoder.encode_lines(values)
         hashed.update(data)
         told.bytes += len(data)
         count += len(values)

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from base.database.connections import lift_limits, restore_limits
 from base.errors import ServiceError
 from control.belongings import erasure, export
 from control.belongings.traces import Words, still_written
@@ -124,10 +125,14 @@ def _wait(owner: Tenant | User, name: str, seconds: float) -> None:
 
 
 def _do(erase: Callable[[], object]) -> None:
+    """Erase without the time limits of statements: some read every row of a long table."""
+    lift_limits()
     try:
         erase()
     except ServiceError as error:
         raise CommandError(f"{error.message} What is erased stays so: run this again for the rest.") from error
+    finally:
+        restore_limits()
 
 
 def _tell_end(command: BaseCommand, name: str, words: Words) -> None:

@@ -132,6 +132,7 @@ def marked(home, acme, other):
     queue_mail(to=EMAIL, subject=f"{PERSON} is welcome", text=MARK)
 
     key, _ = keys.create_key(tenant=tenant, project=project, name=f"{MARK} {PERSON}", created_by=owner)
+    keys.create_key(tenant=tenant, project=project, name=f"{MARK} of nobody")
     admin_keys.create_admin_key(tenant=tenant, name=MARK, created_by=owner)
     project.name = MARK
     project.save()
