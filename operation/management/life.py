@@ -129,8 +129,8 @@ def _do(erase: Callable[[], object]) -> None:
     lift_limits()
     try:
         erase()
-    except ServiceError as error:
-        raise CommandError(f"{error.message} What is erased stays so: run this again for the rest.") from error
+    except (ServiceError, OSError) as error:
+        raise CommandError(f"{error}: what is erased stays so: run this again for the rest.") from error
     finally:
         restore_limits()
 
