@@ -27,12 +27,16 @@ class TriggerSpec:
 
     `when` is a condition in SQL over OLD and NEW for the events that have them, by event, or one for each database;
     without one the event is always refused. On PostgreSQL TRUNCATE is refused as well.
+
+    `erasable` columns name people or tenants: an UPDATE is let through that changes nothing but them, each to a value
+    for which its condition over NEW holds.
     """
 
     model: str
     because: str
     events: tuple[str, ...] = ("UPDATE", "DELETE")
     when: tuple[tuple[str, str | Mapping[str, str]], ...] = ()
+    erasable: tuple[tuple[str, str], ...] = ()
 
     @property
     def table(self) -> str:
@@ -55,8 +59,25 @@ class TriggerSpec:
         return name, statement.replace("{name}", name)
 
     def _condition(self, event: str, vendor: str) -> str | None:
+        if event == "UPDATE" and self.erasable:
+            return self._is_no_erasure(vendor)
         condition = dict(self.when).get(event)
         return condition[vendor] if isinstance(condition, Mapping) else condition
+
+    def _is_no_erasure(self, vendor: str) -> str:
+        """Return the condition under which an UPDATE changes another column, erases to another value, or nothing."""
+        names = [name for name, _ in self.erasable]
+        if vendor == "postgresql":
+            # The rows without these columns: a condition that names a column can't be made before that is migrated.
+            besides = "".join(f" - '{name}'" for name in names)
+            others = f"(to_jsonb(OLD){besides}) IS DISTINCT FROM (to_jsonb(NEW){besides})"
+        else:
+            columns = [field.column for field in apps.get_model(self.model)._meta.concrete_fields]
+            others = " OR ".join(f'OLD."{name}" IS NOT NEW."{name}"' for name in columns if name not in names)
+        is_not = "IS DISTINCT FROM" if vendor == "postgresql" else "IS NOT"
+        changed = {name: f'OLD."{name}" {is_not} NEW."{name}"' for name in names}
+        wrong = " OR ".join(f"({changed[name]} AND NOT {value})" for name, value in self.erasable)
+        return f"{others} OR {wrong} OR NOT ({' OR '.join(changed.values())})"
 
     def _postgresql(self, event: str) -> str:
         condition = self._condition(event, "postgresql")
@@ -91,9 +112,24 @@ def _of_published_version(*sides: str) -> str:
     )
 
 
+ERASED = "erased"
+"""The word that stands where a name stood."""
+
 GUARDED: list[TriggerSpec] = [
-    TriggerSpec("billing.LedgerTransfer", "ledger transfers are append-only"),
-    TriggerSpec("billing.UsageRecord", "usage records are append-only"),
+    TriggerSpec(
+        "billing.LedgerTransfer",
+        "ledger transfers are append-only",
+        erasable=(("actor", f"NEW.actor = '{ERASED}'"), ("reason", f"NEW.reason = '{ERASED}'")),
+    ),
+    TriggerSpec(
+        "billing.UsageRecord",
+        "usage records are append-only",
+        erasable=(
+            ("model", f"NEW.model LIKE '{ERASED}/%'"),
+            ("route", "NEW.route = '{}'"),
+            ("end_user", "NEW.end_user = ''"),
+        ),
+    ),
     TriggerSpec("billing.PlanVersion", "plan versions are append-only"),
     TriggerSpec(
         "billing.RateCardVersion",

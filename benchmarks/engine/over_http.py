@@ -195,8 +195,8 @@ def main() -> None:
         model = make_model(work / NAME)
         os.environ["SLUICE_HOME"] = str(work / "home")
         facts = json.loads(manage("quickstart", "--json"))
-        for first in facts["models"]:  # nothing else is on these cores
-            manage("models", "remove", first)
+        for first in reversed(facts["models"]):  # adapters before their base; nothing else is on these cores
+            manage("models", "remove", first, "--force")
         quantization = ["--quantization", options.quantization] if options.quantization else []
         manage("models", "add", str(model), "--name", NAME, *quantization)
         port = free_port()

@@ -18,10 +18,11 @@ from base.errors import ServiceError
 from billing.admin.base import RowsAdmin
 from control.admin.choices import NameField, NamesField, models, rate_cards, tasks
 from control.admin.model_states import columns_of, served_by, state_field
-from fleet.adapters import add_adapter_folder, bases, remove_adapter
+from fleet.adapters import add_adapter_folder, bases
+from fleet.removal import losses_of, withdraw
 from gateway.runtime.data_plane import live_of
 from inference.types import Kind
-from routing.models import ModelAlias, PublicModel, RouteRule
+from routing.models import ModelAlias, PublicModel
 from routing.services.catalogue import check_alias
 from routing.tasks import AUTO
 from tenancy.models import Tenant
@@ -80,6 +81,15 @@ class PublicModelForm(ModelForm):
         model = PublicModel
         fields = ["name", "kinds", "context_length", "default_max_tokens", "rate_card", "description", "is_active"]
 
+    def clean_is_active(self) -> bool:
+        """Refuse to put a model out of use on which others stand: the page Withdraw says which, and mends them."""
+        is_active: bool = self.cleaned_data["is_active"]
+        if self.initial.get("is_active") and not is_active and losses_of(self.initial["name"]).needs_mending:
+            raise forms.ValidationError(
+                "Rules, adapters, plans or keys stand on it: Withdraw… says which, and mends them."
+            )
+        return is_active
+
     def clean_rate_card(self) -> str:
         """Refuse a model without a price list, but an adapter."""
         card: str = self.cleaned_data["rate_card"]
@@ -125,7 +135,7 @@ class PublicModelAdmin(RowsAdmin):
     form = PublicModelForm
     show_full_result_count = False
     actions_list = ["add_adapter"]
-    actions_detail = ["withdraw_adapter"]
+    actions_detail = ["withdraw"]
 
     @action(description="Add adapter", url_path="add-adapter", permissions=["add"])
     def add_adapter(self, request: HttpRequest) -> HttpResponse:
@@ -144,24 +154,24 @@ class PublicModelAdmin(RowsAdmin):
         template = "admin/gateway/adapter/add.html"
         return TemplateResponse(request, template, context, status=400 if form.errors else 200)
 
-    @action(description="Withdraw adapter…", url_path="withdraw-adapter", permissions=["withdraw"])
-    def withdraw_adapter(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Say what ends, and once that is confirmed withdraw a model that is an adapter, with its tensors."""
+    @action(description="Withdraw…", url_path="withdraw", permissions=["withdraw"])
+    def withdraw(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say who loses the model, and once that is confirmed withdraw it and mend what stood on it."""
         model = self.existing(request, object_id)
         if request.method == "POST":
-            if remove_adapter(model.name):
+            if done := withdraw(model.name, mends=True):
                 self.log_change(request, model, "Withdrawn.")
-                messages.success(request, f"{model.name} is withdrawn; what runs with it ends with it.")
+                messages.success(request, " ".join(done))
             return redirect("admin:routing_publicmodel_changelist")
-        rules = RouteRule.objects.filter(is_active=True, targets__model=model)
         context = {
             **self.admin_site.each_context(request),
             "title": f"Withdraw {model.name}",
             "opts": self.opts,
             "model": model,
-            "rules": list(rules.order_by("priority", "name").values_list("name", flat=True)),
+            "is_adapter": hasattr(model, "adapter"),
+            "losses": losses_of(model.name).lines(),
         }
-        return TemplateResponse(request, "admin/gateway/adapter/withdraw.html", context)
+        return TemplateResponse(request, "admin/gateway/model_withdraw.html", context)
 
     def save_model(self, request: HttpRequest, obj: PublicModel, form: ModelForm, change: bool) -> None:
         """Write it; of a former name that plans and keys still give, say who does: their requests are refused now."""
@@ -172,10 +182,9 @@ class PublicModelAdmin(RowsAdmin):
             messages.warning(request, text)
 
     def has_withdraw_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Whether this operator may withdraw that model: one that is an adapter."""
+        """Whether this operator may withdraw that model: one that is there."""
         model = None if object_id is None else self.get_object(request, str(object_id))
-        is_adapter = model is not None and model.is_active and hasattr(model, "adapter")
-        return is_adapter and self.has_change_permission(request)
+        return model is not None and model.is_active and self.has_change_permission(request)
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return the columns; those of live state read one snapshot, taken for this request."""

@@ -71,7 +71,7 @@ class TenantAdmin(KeptAdmin):
         """Return what can be seen and changed."""
         if obj is None:
             return ["name", "slug", "owner_email", "plan"]
-        return ["name", "slug", "response_storage", "hosted_tools", "is_active", "created_at"]
+        return ["name", "slug", "response_storage", "hosted_tools", *tenants.RETENTION, "is_active", "created_at"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[str]:
         """A slug stands in links and headers: it stays. Deactivating has a page of its own."""
@@ -84,6 +84,8 @@ class TenantAdmin(KeptAdmin):
     def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
         """Create a new tenant with the service, and send its owner the invitation."""
         if change:
+            for name in set(form.changed_data) & set(tenants.RETENTION):
+                tenants.check_days(name, form.cleaned_data[name])
             super().save_model(request, obj, form, change)
             return
         asked = form.cleaned_data
@@ -151,7 +153,9 @@ class TenantAdmin(KeptAdmin):
     @action(description="Activate", permissions=["change"])
     def activate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         """Let these tenants go on."""
-        activated = [tenant for tenant in queryset if not tenant.is_active]
+        if erased := [tenant for tenant in queryset if tenant.erased_at is not None]:
+            messages.error(request, f"{erased[0]} was erased: nobody and nothing is left that could go on.")
+        activated = [tenant for tenant in queryset if not tenant.is_active and tenant.erased_at is None]
         for tenant in activated:
             tenants.activate_tenant(tenant=tenant)
             self.log_change(request, tenant, "Activated.")

@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import QuerySet
+from django.http import StreamingHttpResponse
 from django.shortcuts import get_object_or_404
+from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers, status
 from rest_framework.mixins import ListModelMixin
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
+from control.api.authentication import AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication
 from control.api.base import ByName, NewestFirst, TenantView
 from control.api.parsers import KnownFields
 from control.api.throttles import InvitationThrottle
+from control.belongings.download import CONTENT_TYPE, tenants_archive
 from gateway.errors.refusal import Refusal
 from tenancy.models import Membership, Project, Tenant
 from tenancy.services import members, tenants
@@ -26,14 +31,14 @@ class TenantSerializer(KnownFields, serializers.ModelSerializer[Tenant]):
 
     class Meta:
         model = Tenant
-        fields = ["id", "name", "slug", *tenants.SETTINGS, "created_at"]
+        fields = ["id", "name", "slug", *tenants.SETTINGS, *tenants.RETENTION, "created_at"]
         read_only_fields = ["id", "name", "slug", "created_at"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         """Refuse what changes nothing."""
         if not attrs:
-            first, *_ = tenants.SETTINGS
-            raise serializers.ValidationError({first: f"Send one of {', '.join(tenants.SETTINGS)}."})
+            first, *more = [*tenants.SETTINGS, *tenants.RETENTION]
+            raise serializers.ValidationError({first: f"Send one of {', '.join([first, *more])}."})
         return attrs
 
 
@@ -50,13 +55,39 @@ class TenantSettingsView(TenantView):
 
     @extend_schema(operation_id="tenant_change", summary="Change the tenant's settings")
     def patch(self, request: Request) -> Response:
-        """Say whether its responses are stored ("forbidden" deletes those that are), and what becomes of hosted tools:
-        owners and admins, signed in.
+        """Say whether its responses are stored ("forbidden" deletes those that are), what becomes of hosted tools, and
+        for how many days responses, files, batches and counts of refusals are kept: owners and admins, signed in.
         """
         wanted = self.get_serializer(data=request.data)
         wanted.is_valid(raise_exception=True)
         changed = tenants.set_settings(tenant=self.tenant, **wanted.validated_data)
         return Response(TenantSerializer(changed).data)
+
+
+class ZipRenderer(JSONRenderer):
+    """For who accepts nothing but an archive, which no renderer makes; errors are JSON all the same."""
+
+    media_type = CONTENT_TYPE
+    format = "zip"
+
+
+class TenantExportView(TenantView):
+    """Everything that the tenant has."""
+
+    reads = "export"
+    authentication_classes = [AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication]
+    renderer_classes = [JSONRenderer, ZipRenderer]
+
+    @extend_schema(
+        operation_id="tenant_export",
+        summary="Download everything that the tenant has",
+        responses={(200, CONTENT_TYPE): OpenApiTypes.BINARY},
+    )
+    def get(self, request: Request) -> StreamingHttpResponse:
+        """Send a ZIP archive while it is made: a file of JSON lines for each kind of rows, the files and adapters, and
+        last `manifest.json` with each member's rows, bytes and SHA-256. For owners, signed in or by an admin key.
+        """
+        return tenants_archive(self.tenant)
 
 
 class ProjectSerializer(KnownFields, serializers.ModelSerializer[Project]):

@@ -13,6 +13,7 @@ urlpatterns = [
     path("keys/<uuid:pk>/rotate/", keys.KeyRotateView.as_view(), name="api-key-rotate"),
     path("keys/<uuid:pk>/end-previous/", keys.KeyEndPreviousView.as_view(), name="api-key-end-previous"),
     path("tenant/", tenancy.TenantSettingsView.as_view(), name="api-tenant"),
+    path("tenant/export/", tenancy.TenantExportView.as_view(), name="api-tenant-export"),
     path("projects/", tenancy.ProjectsView.as_view(), name="api-projects"),
     path("members/", tenancy.MembersView.as_view(), name="api-members"),
     path("members/<uuid:pk>/", tenancy.MemberView.as_view(), name="api-member"),

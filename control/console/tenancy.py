@@ -13,16 +13,17 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 from django_scopes import scope
 
 from base.units import format_credits
 from billing.selectors.balances import balance_of
+from control.belongings.download import tenants_archive
 from control.console.pages import show_credits
 from gateway.http.access import note_caller
 from tenancy.models import Tenant, User
@@ -141,6 +142,14 @@ def place_of(request: HttpRequest) -> Place | None:
     return Place(found, tuple(access for access in mine if access is not found))
 
 
+_KEPT = {
+    "response_days": "Stored responses",
+    "file_days": "Files",
+    "batch_days": "Batches that have ended",
+    "refusal_days": "Counts of refused requests",
+}
+
+
 class SettingsForm(forms.Form):
     """A tenant's settings; those count as changed that are other than the page showed, whatever they are by now."""
 
@@ -151,6 +160,23 @@ class SettingsForm(forms.Form):
         choices=Tenant.HostedTools.choices, widget=forms.RadioSelect, show_hidden_initial=True
     )
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for name, label in _KEPT.items():
+            most = tenants.most_days(name)
+            self.fields[name] = forms.IntegerField(
+                label=f"{label} (at most {most})",
+                min_value=1,
+                max_value=most,
+                required=False,
+                show_hidden_initial=True,
+                widget=forms.NumberInput(attrs={"placeholder": most}),
+            )
+
+    def days(self) -> list[forms.BoundField]:
+        """Return the fields of how long rows are kept."""
+        return [self[name] for name in _KEPT]
+
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @tenant_page
@@ -158,11 +184,20 @@ def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
     """Show the settings, and change them."""
     if not place.access.may("settings"):
         raise Http404
-    initial = {name: getattr(place.tenant, name) for name in tenants.SETTINGS}
+    initial = {name: getattr(place.tenant, name) for name in (*tenants.SETTINGS, *tenants.RETENTION)}
     form = SettingsForm(request.POST if request.method == "POST" else None, initial=initial)
     if form.is_valid():
         tenants.set_settings(tenant=place.tenant, **{name: form.cleaned_data[name] for name in form.changed_data})
         messages.success(request, "The settings are saved.")
         return redirect(reverse("console-settings") + place.query)
-    context = place.context(page="settings", form=form)
+    context = place.context(page="settings", form=form, may_export=place.access.may("export"))
     return render(request, "console/settings.html", context, status=400 if form.errors else 200)
+
+
+@require_safe
+@tenant_page
+def tenant_export(request: HttpRequest, place: Place) -> StreamingHttpResponse:
+    """Send the archive of everything that the tenant has."""
+    if not place.access.may("export"):
+        raise Http404
+    return tenants_archive(place.tenant)

@@ -18,6 +18,7 @@ urlpatterns = [
     path("usage/models/", catalogue.models, name="console-models"),
     path("usage/models/<uuid:pk>/withdraw/", catalogue.withdraw, name="console-adapter-withdraw"),
     path("settings/", tenancy.tenant_settings, name="console-settings"),
+    path("settings/export.zip", tenancy.tenant_export, name="console-export"),
     path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),
     path("keys/admin/", admin_keys.admin_key_list, name="console-admin-keys"),

@@ -19,6 +19,7 @@ from gateway.batches.models import Batch
 from gateway.errors.refusal import Refusal
 from tenancy.models.scoping import TenantManager
 from tenancy.models.tenants import Project, Tenant
+from tenancy.services.tenants import outlived
 
 
 class StoredFile(models.Model):
@@ -160,9 +161,12 @@ def delete_file(tenant: UUID, project: UUID, identifier: UUID) -> bool:
 
 
 def hide_expired(now: datetime, limit: int) -> int:
-    """Hide at most `limit` files that have expired by `now`; return how many."""
+    """Hide at most `limit` files that have expired by `now`, or are older than their tenant keeps them; return how
+    many.
+    """
     files = StoredFile.objects.unscoped()
-    expired = list(files.filter(state=_State.READY, expires_at__lte=now).values_list("id", flat=True)[:limit])
+    over = files.filter(Q(expires_at__lte=now) | outlived("file_days", "created_at", now), state=_State.READY)
+    expired = list(over.values_list("id", flat=True)[:limit])
     return files.filter(id__in=expired, state=_State.READY).update(state=_State.DELETED) if expired else 0
 
 

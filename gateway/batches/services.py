@@ -8,12 +8,14 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 
 from base import clock
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.errors.refusal import Refusal
 from tenancy.models import Tenant
+from tenancy.services.tenants import outlived
 
 
 def batch_of(tenant: UUID, project: UUID, identifier: UUID) -> Batch | None:
@@ -110,13 +112,13 @@ def cancel_batch(tenant: UUID, project: UUID, identifier: UUID) -> Batch | None:
 
 
 def forget_batches(now: datetime, limit: int) -> int:
-    """Delete at most `limit` lines of batches that have ended, and batches that ended `SLUICE_BATCH_DAYS` before `now`;
-    return how many.
+    """Delete at most `limit` lines of batches that have ended, and batches that ended `SLUICE_BATCH_DAYS` before `now`,
+    or the fewer days of their tenant; return how many.
     """
     lines = BatchLine.objects.filter(batch__ended_at__isnull=False)
     doomed = list(lines.values_list("id", flat=True)[:limit])
     count: int = BatchLine.objects.filter(id__in=doomed).delete()[0] if doomed else 0
-    over = now - timedelta(days=settings.SLUICE_BATCH_DAYS)
-    old = Batch.objects.unscoped().filter(ended_at__lt=over)
+    over = Q(ended_at__lt=now - timedelta(days=settings.SLUICE_BATCH_DAYS)) | outlived("batch_days", "ended_at", now)
+    old = Batch.objects.unscoped().filter(over)
     ids = list(old.values_list("id", flat=True)[:limit])
     return count + (Batch.objects.unscoped().filter(id__in=ids).delete()[0] if ids else 0)

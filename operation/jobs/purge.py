@@ -1,4 +1,6 @@
-"""Deletes what has ended, after the days for which the settings keep it. Credit and usage are never deleted."""
+"""Deletes rows that have ended, after the days for which the settings, or fewer days for which their tenant, keep them.
+Credit and usage are never deleted.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,7 @@ from gateway.apis.responses.models import StoredResponse
 from gateway.durable.models import KeptAnswer
 from gateway.runtime.models import RefusalCount
 from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink, Tenant
+from tenancy.services.tenants import outlived
 
 
 def purge(now: datetime, limit: int = 200) -> int:
@@ -30,10 +33,16 @@ def _over(now: datetime) -> list[QuerySet[Any]]:
         SignInLink.objects.filter(expires_at__lt=now).order_by("expires_at"),
         Invitation.objects.unscoped().filter(unanswered | Q(accepted_at__lt=invited)).order_by("id"),
         RefusalCount.objects.unscoped()
-        .filter(minute__lt=now - timedelta(days=settings.SLUICE_REFUSAL_DAYS))
+        .filter(
+            Q(minute__lt=now - timedelta(days=settings.SLUICE_REFUSAL_DAYS)) | outlived("refusal_days", "minute", now)
+        )
         .order_by("minute"),
         StoredResponse.objects.unscoped()
-        .filter(Q(expires_at__lt=now) | Q(tenant__response_storage=Tenant.Storage.FORBIDDEN))
+        .filter(
+            Q(expires_at__lt=now)
+            | Q(tenant__response_storage=Tenant.Storage.FORBIDDEN)
+            | outlived("response_days", "created_at", now)
+        )
         .order_by("expires_at"),
         OutgoingMail.objects.filter(ended_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("ended_at"),
         KeptAnswer.objects.unscoped().filter(expires_at__lt=now).order_by("expires_at"),

@@ -71,6 +71,15 @@ def ensure_task_routes(new: Collection[str] = ()) -> None:
             _aim(rule, target)
 
 
+def aim_anew(rule: RouteRule, kinds: Sequence[str]) -> PublicModel | None:
+    """Give a rule without an active model the best one of these `kinds` for its task; None where there is none."""
+    found = (_target(_general(), rule.task, kind) for kind in kinds)
+    target = next((model for model in found if model is not None), None)
+    if target is not None:
+        _aim(rule, target)
+    return target
+
+
 def _general() -> list[PublicModel]:
     """Return the active models but tenants' own, by name."""
     return list(PublicModel.objects.filter(is_active=True, tenant=None))

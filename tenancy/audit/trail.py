@@ -10,7 +10,7 @@ from uuid import UUID
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db.models import Model
 
-from billing.triggers import TriggerSpec
+from billing.triggers import ERASED, TriggerSpec
 from tenancy.audit import LEAST_AUDIT_DAYS, origin
 from tenancy.models import AuditEvent, User
 
@@ -26,8 +26,15 @@ GUARD = TriggerSpec(
             },
         ),
     ),
+    erasable=(
+        ("actor", f"NEW.actor = '{ERASED}'"),
+        ("target", f"NEW.target = '{ERASED}'"),
+        ("before", "NEW.\"before\" = '{}'"),
+        ("after", "NEW.\"after\" = '{}'"),
+        ("address", "NEW.address = ''"),
+    ),
 )
-"""Refused by the database: every change, and the removal of an event of the last year."""
+"""Refused by the database: every change but the erasure of names, and the removal of an event of the last year."""
 HIDDEN = "(not shown)"
 LONGEST = 120
 _SECRET = re.compile(r"key|token|secret|password|authorization", re.IGNORECASE)  # names in a deployment's options

@@ -1,4 +1,4 @@
-"""Users, tenants, projects and memberships. Tenants and users are deactivated, never deleted."""
+"""Users, tenants, projects and memberships. Tenants and users are deactivated or erased: their rows stay, nameless."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 from allauth.account.models import EmailAddress
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
+from django.core.validators import MinValueValidator
 from django.db import models, transaction
 from django.db.models.functions import Lower, Now
 
@@ -72,8 +73,20 @@ class User(AbstractBaseUser, PermissionsMixin):
         return self.email
 
 
+def _days(kept: str) -> models.PositiveSmallIntegerField[int | None, int | None]:
+    return models.PositiveSmallIntegerField(
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(1)],
+        help_text=f"Days for which {kept} kept; empty: as many as this installation keeps them.",
+    )
+
+
 class Tenant(models.Model):
-    """A customer: owns projects, keys, one wallet and one subscription."""
+    """A customer: owns projects, keys, one wallet and one subscription.
+
+    Each of the `*_days` is at most the setting of its name (SLUICE_RESPONSE_DAYS …), which holds where it is None.
+    """
 
     class Storage(models.TextChoices):
         FORBIDDEN = "forbidden", "Never"
@@ -105,7 +118,12 @@ class Tenant(models.Model):
         help_text="What becomes of tools in a request that would run at a provider, such as a search of the web. What "
         "is left out is told in the header x-sluice-not-enforced.",
     )
+    response_days = _days("stored responses are")
+    file_days = _days("files are")
+    batch_days = _days("batches that have ended are")
+    refusal_days = _days("counts of refused requests are")
     created_at = models.DateTimeField(db_default=Now())
+    erased_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When all but its books went.")
 
     class Meta:
         app_label = "gateway"

@@ -25,6 +25,7 @@ CAPABILITIES = {
     "admin_keys": frozenset({Role.OWNER}),  # made: whoever has one may do what an owner may
     "settings": frozenset({Role.OWNER, Role.ADMIN}),
     "audit": frozenset({Role.OWNER, Role.ADMIN, KEY}),
+    "export": frozenset({Role.OWNER}),  # everything that the tenant has, what its members asked included
 }
 
 

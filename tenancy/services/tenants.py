@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Q, TextChoices
 from django.utils import timezone
@@ -21,6 +23,8 @@ SETTINGS: Mapping[str, type[TextChoices]] = {
     "response_storage": Tenant.Storage,
     "hosted_tools": Tenant.HostedTools,
 }
+# How long the tenant's rows are kept, by the setting that bounds it.
+RETENTION = {name: f"SLUICE_{name.upper()}" for name in ("response_days", "file_days", "batch_days", "refusal_days")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +63,43 @@ def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTe
 
 
 @transaction.atomic
-def set_settings(*, tenant: Tenant, **settings: str) -> Tenant:
-    """Return the tenant with these of `SETTINGS`, which hold from within a second on. Where responses are forbidden to
-    be stored, those that are kept are deleted by the next purge.
+def set_settings(*, tenant: Tenant, **wanted: str | int | None) -> Tenant:
+    """Return the tenant with these of `SETTINGS` and `RETENTION`, which hold from within a second on. Rows that it may
+    keep no longer, as stored responses where they are forbidden, are deleted by the next purge.
     """
-    for name, value in settings.items():
-        if value not in SETTINGS[name].values:
+    for name, value in wanted.items():
+        if name in RETENTION:
+            check_days(name, value)
+        elif value not in SETTINGS[name].values:
             raise ServiceError(name, f"Choose one of {', '.join(SETTINGS[name].values)}.")
     mine = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
-    for name, value in settings.items():
+    for name, value in wanted.items():
         setattr(mine, name, value)
-    mine.save(update_fields=[*settings])
+    mine.save(update_fields=[*wanted])
     return mine
+
+
+def most_days(name: str) -> int:
+    """Return the installation's days for the field `name` of `RETENTION`."""
+    days: int = getattr(settings, RETENTION[name])
+    return days
+
+
+def check_days(name: str, days: object) -> None:
+    """Raise ServiceError for days that a tenant can't have in the field `name` of `RETENTION`."""
+    most = most_days(name)
+    if days is not None and not (isinstance(days, int) and 1 <= days <= most):
+        raise ServiceError(name, f"Between 1 and the {most} days of this installation; empty for these.")
+
+
+def outlived(name: str, since: str, now: datetime) -> Q:
+    """Return the condition of rows older by `now` than their tenant keeps them: counted from the moment `since`, by the
+    field `name` of `RETENTION`. Tenants without days of their own aren't meant.
+    """
+    over = Q(pk__in=())
+    for days in Tenant.objects.exclude(**{name: None}).order_by().values_list(name, flat=True).distinct():
+        over |= Q(**{f"tenant__{name}": days, f"{since}__lt": now - timedelta(days=days)})
+    return over
 
 
 @transaction.atomic
@@ -151,6 +180,8 @@ def deactivate_tenant(*, tenant: Tenant) -> None:
 
 @transaction.atomic
 def activate_tenant(*, tenant: Tenant) -> None:
-    """Activate `tenant` again: its keys and members work as before."""
+    """Activate `tenant` again: its keys and members work as before. Raises ServiceError for one that was erased."""
+    if tenant.erased_at is not None:
+        raise ServiceError("tenant", "It was erased: nobody and nothing is left that could go on.")
     tenant.is_active = True
     tenant.save(update_fields=["is_active"])

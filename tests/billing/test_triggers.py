@@ -68,6 +68,27 @@ def test_guarded_rows_are_neither_updated_nor_deleted(request, name):
     assert rows.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "erased"),
+    [
+        ("transfer", {"actor": "erased", "reason": "erased"}),
+        ("record", {"model": "erased/1", "route": {}, "end_user": ""}),
+    ],
+)
+def test_names_are_erased_and_nothing_else_changes_with_them(request, name, erased):
+    row = request.getfixturevalue(name)
+    rows = type(row)._default_manager.filter(pk=row.pk)
+    before = rows.values().get()
+    for field in erased:
+        refused(lambda field=field: rows.update(**{field: "another"}))
+    amount = "amount" if name == "transfer" else "charge"
+    refused(lambda: rows.update(**erased, **{amount: 6}))
+    refused(lambda: rows.update(**erased, **{"key" if name == "transfer" else "finish": "k"}))
+    rows.update(**erased)
+    assert rows.values().get() == {**before, **erased}
+    refused(lambda: rows.update(**erased))
+
+
 def test_rates_of_a_published_version_are_final_and_none_is_added(published):
     refused(lambda: Rate.objects.create(version=published, usage_class="output", rate=1))
     refused(lambda: Rate.objects.filter(version=published).update(rate=2))

@@ -36,6 +36,7 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "api-key-end-previous": [("post", {"pk": "{key}"}, {})],
     "api-key-revoke": [("post", {"pk": "{key}"}, {})],
     "api-tenant": [("get", {}, {}), ("patch", {}, {"response_storage": "forbidden"})],
+    "api-tenant-export": [("get", {}, {})],
     "api-projects": [("get", {}, {})],
     "api-members": [("get", {}, {})],
     "api-member": [
@@ -52,6 +53,7 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
         ("get", {}, {}),
         ("post", {}, {"response_storage": "forbidden", "hosted_tools": "leave_out"}),
     ],
+    "console-export": [("get", {}, {})],
     "console-chat": [("get", {}, {})],
     "console-account": [("get", {}, {})],
     "console-usage": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"before": "{request}"})],
@@ -199,7 +201,8 @@ def test_other_tenants_rows_stay_out_of_reach(acme, other, ids, case, as_session
         response = getattr(client, method)(path, sent)
     else:
         response = getattr(client, method)(path, json.dumps(sent), content_type="application/json")
-    content = response.content.decode()
+    # An archive is looked into by tests/control/belongings/test_export.py.
+    content = "" if response.streaming else response.content.decode()
     echoed = set(kwargs.values()) | set(map(str, data.values()))
     for marker, value in ids.items():
         if "{" + marker + "}" not in echoed:

@@ -243,6 +243,23 @@ def test_events_are_final(acme, statement):
         cursor.execute(statement)
 
 
+def test_names_are_erased_and_nothing_is_put_in_their_place(acme):
+    event = trail().filter(target=acme.owner.email).first()
+    rows = trail().filter(pk=event.pk)
+    for wrong in ({"target": "somebody"}, {"after": {"role": "owner"}}, {"address": "10.0.0.1"}, {"action": "x"}):
+        with pytest.raises(IntegrityError), transaction.atomic():
+            rows.update(actor="erased", **wrong)
+    rows.update(actor="erased", target="erased", before={}, after={})
+    found = rows.get()
+    assert (found.actor, found.target, found.after, found.action, found.at) == (
+        "erased",
+        "erased",
+        {},
+        event.action,
+        event.at,
+    )
+
+
 # -- where it is read
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Q
 
 from base.errors import ServiceError
 from base.home import as_meant
@@ -17,6 +18,7 @@ from fleet.adapters import add_adapter_folder, remove_adapter
 from fleet.engine_states import EngineState, wait_for_adapter, wait_until_loaded
 from fleet.local_models import add_local_model
 from fleet.remote_models import add_remote_model
+from fleet.removal import withdraw
 from fleet.worker_specs import WorkerSpecError, engine_config, is_worker_running, save_spec, worker_spec
 from inference.open import remote_dialects
 from routing.models import Adapter, Deployment, Node
@@ -63,6 +65,9 @@ class Command(BaseCommand):
         verbs.add_parser("list", help="what is served")
         remove = verbs.add_parser("remove", help="withdraw a model")
         remove.add_argument("name")
+        remove.add_argument(
+            "--force", action="store_true", help="also where rules, adapters or plans stand on it: mend them"
+        )
 
     def handle(self, *args: Any, **options: Any) -> None:
         match options["verb"]:
@@ -79,7 +84,7 @@ class Command(BaseCommand):
             case "list":
                 self._list()
             case "remove":
-                self._remove(options["name"])
+                self._remove(options["name"], force=options["force"])
 
     def _add(self, options: dict[str, Any]) -> None:
         engine_options = _options_of(options["options"])
@@ -191,15 +196,22 @@ class Command(BaseCommand):
 
         return wait_until_loaded(node, str(row.id), engine_config(row).revision, is_running)
 
-    def _remove(self, name: str) -> None:
+    def _remove(self, name: str, *, force: bool) -> None:
         nodes = {node for row in _active().filter(model__name=name) for node in _nodes(row)[0]}
-        if remove_adapter(name):
-            nodes = {node.name for node in Node.objects.filter(address="")}
-        elif not remove_model(name):
+        if Adapter.objects.filter(Q(model__name=name) | Q(base__name=name)).exists():
+            nodes |= {node.name for node in Node.objects.filter(address="")}
+        try:
+            done = withdraw(name, mends=force)
+        except ServiceError as error:
+            raise CommandError(
+                f"{name} is not withdrawn. {error.message} --force withdraws it and does that"
+            ) from error
+        if not done:
             raise CommandError(f"no model {name!r}: see `manage.py models list`")
         for node in nodes:
             self._follow(node)
-        self._tell(f"{name} is withdrawn; what it still answers ends by itself")
+        for line in done:
+            self._tell(line)
 
     def _follow(self, node: str) -> None:
         """Let a worker of the node that runs on this home know, whether or not `serve` looks after it."""

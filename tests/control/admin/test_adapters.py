@@ -22,7 +22,7 @@ from tests.fleet.adapters.files import save, tensors
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ADD = "admin:routing_publicmodel_add_adapter"
-WITHDRAW = "admin:routing_publicmodel_withdraw_adapter"
+WITHDRAW = "admin:routing_publicmodel_withdraw"
 
 
 @pytest.fixture(autouse=True)
@@ -96,12 +96,19 @@ def test_looking_withdraws_nothing(operator, law):
     assert not PublicModel.objects.get(pk=law.pk).is_active
 
 
-def test_only_an_adapter_can_be_withdrawn(operator, base, law):
-    url = reverse(WITHDRAW, args=[law.pk])
-    assert url in operator.get(change(law)).content.decode()
-    assert reverse(WITHDRAW, args=[base.pk]) not in operator.get(change(base)).content.decode()
-    assert operator.post(reverse(WITHDRAW, args=[base.pk])).status_code == 403
+def test_a_model_is_withdrawn_on_its_page_which_says_who_loses_it(operator, base, law):
+    url = reverse(WITHDRAW, args=[base.pk])
+    assert url in operator.get(change(base)).content.decode()
+    data = {"name": "base", "kinds": ["chat"], "context_length": "512", "rate_card": "base", "description": ""}
+    refused = operator.post(change(base), data)
+    assert "is_active" in refused.context["adminform"].form.errors
+    assert "Adapters of it that are withdrawn too: law." in operator.get(url).content.decode()
     assert PublicModel.objects.get(pk=base.pk).is_active
+    done = operator.post(url, follow=True).content.decode()
+    assert "base is withdrawn" in done
+    assert "law, an adapter of it, is withdrawn" in done
+    assert not PublicModel.objects.filter(is_active=True).exists()
+    assert operator.post(url).status_code == 403
 
 
 def test_an_address_of_no_model_leads_back_to_the_list(operator):

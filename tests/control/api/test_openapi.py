@@ -66,6 +66,7 @@ GET    /api/v1/projects/                  projects_list
 POST   /api/v1/projects/                  projects_create
 POST   /api/v1/routes/explain/            routes_explain
 GET    /api/v1/tenant/                    tenant_read
+GET    /api/v1/tenant/export/             tenant_export
 PATCH  /api/v1/tenant/                    tenant_change
 GET    /api/v1/usage/                     usage_list
 GET    /api/v1/wallet/                    wallet_retrieve

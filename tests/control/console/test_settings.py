@@ -52,7 +52,7 @@ def fields_of(page):
     """Return what a browser would send of the form: hidden fields and chosen ones."""
     text = page.content.decode()
     hidden = re.findall(r'<input type="hidden" name="(initial-[^"]+)" value="([^"]*)"', text)
-    return dict(hidden) | page.context["form"].initial
+    return dict(hidden) | {name: value for name, value in page.context["form"].initial.items() if value is not None}
 
 
 def test_two_who_change_different_settings_undo_nothing_of_each_other(acme, people):
@@ -63,6 +63,18 @@ def test_two_who_change_different_settings_undo_nothing_of_each_other(acme, peop
     second.post(PAGE, {**seen[1], "hosted_tools": "leave_out"})
     tenant = Tenant.objects.get(id=acme.tenant.id)
     assert (tenant.response_storage, tenant.hosted_tools) == ("forbidden", "leave_out")
+
+
+def test_an_owner_keeps_rows_for_fewer_days(acme):
+    client = acme.client()
+    settings = {"response_storage": "on_request", "hosted_tools": "refuse"}
+    assert 'name="file_days" placeholder="30" min="1" max="30"' in client.get(PAGE).content.decode()
+    client.post(PAGE, {**settings, "file_days": "7"})
+    assert Tenant.objects.get(id=acme.tenant.id).file_days == 7
+    client.post(PAGE, {**fields_of(client.get(PAGE)), "file_days": "", "initial-file_days": "7"})
+    changes = [({"file_days": None}, {"file_days": 7}), ({"file_days": 7}, {"file_days": None})]
+    assert [(before, after) for _, before, after in reversed(changes_of(acme))] == changes
+    assert patch(client, {"response_days": 1, "batch_days": None}).json()["response_days"] == 1
 
 
 def test_the_management_api_says_and_changes_it(acme, people):
@@ -91,6 +103,8 @@ def test_others_may_not(acme, people, role):
         ({"response_storage": "sometimes"}, "response_storage"),
         ({"hosted_tools": "run"}, "hosted_tools"),
         ({"name": "Mine"}, "name"),
+        ({"file_days": 31}, "file_days"),
+        ({"refusal_days": 0}, "refusal_days"),
     ],
     ids=str,
 )

@@ -12,12 +12,16 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from billing.models import Reconciliation
+from gateway.apis.responses.models import StoredResponse
+from gateway.batches.files import StoredFile, hide_expired
+from gateway.batches.models import Batch
+from gateway.batches.services import forget_batches
 from gateway.runtime.models import RefusalCount
 from operation.jobs import tasks
 from operation.jobs.purge import purge
 from tenancy.audit import LEAST_AUDIT_DAYS
 from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink
-from tenancy.services import links, members
+from tenancy.services import links, members, tenants
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
@@ -62,6 +66,34 @@ def test_refusals_go_after_their_days(acme, settings):
     settings.SLUICE_REFUSAL_DAYS = 10
     assert purge(now) == 1
     assert RefusalCount.objects.of(acme.tenant).count() == 2
+
+
+def test_a_tenant_keeps_its_rows_for_fewer_days_than_others(acme, other):
+    now = timezone.now()
+    tenants.set_settings(tenant=acme.tenant, response_days=3, file_days=4, batch_days=5, refusal_days=6)
+    for party in (acme, other):
+        own = {"tenant": party.tenant, "project": party.project}
+        lasts = {"expires_at": now + timedelta(days=20)}
+        for days in range(1, 11):
+            at = now - timedelta(days=days, minutes=1)
+            count = {"minute": at, "status": 429, "code": "x", "count": 1, "last_request": uuid7(), "last_at": at}
+            RefusalCount(id=uuid7(), tenant=party.tenant, **count).save(force_insert=True)
+            stored = {"status": "completed", "input": b"", "body": b"", "size": 0, "created_at": at}
+            StoredResponse(id=uuid7(), **own, **lasts, **stored).save(force_insert=True)
+            file = {"purpose": "batch", "filename": "f", "bytes": 0, "state": StoredFile.State.READY, "created_at": at}
+            StoredFile(**own, **lasts, **file).save(force_insert=True)
+            batch = {"api_key": uuid7(), "endpoint": "e", "input_file": uuid7(), "ended_at": at}
+            Batch(**own, **lasts, **batch).save(force_insert=True)
+    purge(now)
+    hide_expired(now, limit=100)
+    forget_batches(now, limit=100)
+
+    def left(party):
+        files = StoredFile.objects.of(party.tenant).filter(state=StoredFile.State.READY)
+        rows = (StoredResponse.objects.of(party.tenant), files)
+        return [each.count() for each in (*rows, Batch.objects.of(party.tenant), RefusalCount.objects.of(party.tenant))]
+
+    assert (left(acme), left(other)) == ([2, 3, 4, 5], [10, 10, 10, 10])
 
 
 def test_jobs_do_it(rows, monkeypatch):

@@ -1,0 +1,190 @@
+"""The kinds of rows that belong to tenants and to people, and how an export shows them.
+
+Each table stands here or in `NOBODYS`: a test finds those that stand in neither.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from allauth.account.models import EmailAddress
+from allauth.mfa.models import Authenticator
+from django.contrib.admin.models import LogEntry
+from django.db.models import Model, Q, QuerySet
+
+from base.sealing import SealError, unseal_bytes
+from billing.models import (
+    Budget,
+    CreditGrant,
+    Hold,
+    LedgerAccount,
+    LedgerTransfer,
+    ScheduledGrant,
+    Subscription,
+    UsageRecord,
+    UsageRollup,
+    Wallet,
+)
+from gateway.apis.responses.models import StoredResponse
+from gateway.batches.files import StoredFile
+from gateway.batches.models import Batch, BatchLine
+from gateway.durable.models import KeptAnswer
+from gateway.runtime.models import RefusalCount
+from routing.models import Adapter, PublicModel
+from tenancy.models import (
+    AdminAPIKey,
+    APIKey,
+    AuditEvent,
+    Invitation,
+    Membership,
+    OutgoingMail,
+    Project,
+    SignInLink,
+    Tenant,
+    User,
+)
+
+Rows = Callable[[Any], QuerySet[Any]]
+
+
+def every(model: type[Model]) -> QuerySet[Any]:
+    """Return all rows of the model, past the tenants' scope."""
+    return model._base_manager.all()  # noqa: SLF001 - documented
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Rows of one table that belong to a tenant or person: `name` is that of their file in an export.
+
+    Secrets are `hidden`. What the database has as bytes is `decoded`. `at_once` rows are in memory together.
+    """
+
+    name: str
+    model: type[Model]
+    rows: Rows
+    hidden: tuple[str, ...] = ()
+    decoded: Mapping[str, Callable[[bytes | None], object]] = field(default_factory=dict)
+    at_once: int = 500
+
+    def fields(self) -> list[str]:
+        """Return the names of the fields that are shown."""
+        return [one.name for one in self.model._meta.concrete_fields if one.name not in self.hidden]
+
+
+def _of(model: type[Model], lookup: str) -> Rows:
+    return lambda owner: every(model).filter(**{lookup: owner.pk})
+
+
+def transfers_of(tenant: Tenant) -> QuerySet[LedgerTransfer]:
+    """Return the transfers to and from the tenant's wallets."""
+    accounts = list(LedgerAccount.objects.filter(wallet__tenant=tenant).values_list("pk", flat=True))
+    return LedgerTransfer.objects.filter(Q(debit__in=accounts) | Q(credit__in=accounts))
+
+
+def chats_of(user: User) -> QuerySet[KeptAnswer]:
+    """Return the kept answers of the person's chats: the key of their claim ends with the person and the request."""
+    return every(KeptAnswer).filter(key__startswith="response:", key__contains=f":{user.pk.hex}:")
+
+
+def _json(data: bytes | None) -> object:
+    return None if data is None else json.loads(bytes(data))
+
+
+def _answer(body: bytes | None) -> object:
+    """Return a kept answer's text; None where there is none, or its secret is gone."""
+    try:
+        return None if body is None else zlib.decompress(unseal_bytes(bytes(body))).decode(errors="replace")
+    except SealError:
+        return None
+
+
+_DIGESTS = ("digest", "previous_digest")
+_ACCOUNT = ("password", "address_ask", "is_staff", "is_superuser")
+_ANSWER: dict[str, Any] = {"hidden": ("digest", "owner"), "decoded": {"body": _answer}, "at_once": 4}
+
+CONTENT = (
+    # Lines before their batches: they are deleted in this order.
+    Kind("batch_lines", BatchLine, _of(BatchLine, "batch__tenant"), at_once=50),
+    Kind("batches", Batch, _of(Batch, "tenant")),
+    Kind(
+        "responses",
+        StoredResponse,
+        _of(StoredResponse, "tenant"),
+        decoded={"input": _json, "body": _json},
+        at_once=4,
+    ),
+    Kind("answers", KeptAnswer, _of(KeptAnswer, "tenant"), **_ANSWER),
+    Kind("refusals", RefusalCount, _of(RefusalCount, "tenant")),
+    Kind("invitations", Invitation, _of(Invitation, "tenant"), hidden=("digest",)),
+)
+"""A tenant's rows that an erasure deletes, and nothing else has to be done for them."""
+
+OF_TENANT = (
+    Kind("tenant", Tenant, _of(Tenant, "pk")),
+    Kind(
+        "people",
+        User,
+        lambda tenant: every(User).filter(pk__in=every(Membership).filter(tenant=tenant).values("user")),
+        hidden=(*_ACCOUNT, "last_login", "is_active"),
+    ),
+    Kind("members", Membership, _of(Membership, "tenant")),
+    Kind("projects", Project, _of(Project, "tenant")),
+    Kind("keys", APIKey, _of(APIKey, "tenant"), hidden=_DIGESTS),
+    Kind("admin_keys", AdminAPIKey, _of(AdminAPIKey, "tenant"), hidden=_DIGESTS),
+    *CONTENT,
+    Kind("files", StoredFile, lambda tenant: _of(StoredFile, "tenant")(tenant).filter(state=StoredFile.State.READY)),
+    Kind("models", PublicModel, _of(PublicModel, "tenant")),
+    Kind("adapters", Adapter, _of(Adapter, "model__tenant")),
+    Kind("subscriptions", Subscription, _of(Subscription, "tenant")),
+    Kind("wallets", Wallet, _of(Wallet, "tenant")),
+    Kind("accounts", LedgerAccount, _of(LedgerAccount, "wallet__tenant")),
+    Kind("grants", CreditGrant, _of(CreditGrant, "wallet__tenant")),
+    Kind("scheduled_grants", ScheduledGrant, _of(ScheduledGrant, "wallet__tenant")),
+    Kind("transfers", LedgerTransfer, transfers_of),
+    Kind("budgets", Budget, _of(Budget, "wallet__tenant")),
+    Kind("holds", Hold, _of(Hold, "tenant")),
+    Kind("usage", UsageRecord, _of(UsageRecord, "tenant")),
+    Kind("usage_by_hour", UsageRollup, _of(UsageRollup, "tenant")),
+    Kind("audit", AuditEvent, _of(AuditEvent, "tenant")),
+)
+
+OF_PERSON = (
+    Kind("account", User, _of(User, "pk"), hidden=("password", "address_ask")),
+    Kind("addresses", EmailAddress, _of(EmailAddress, "user")),
+    Kind("second_factors", Authenticator, _of(Authenticator, "user"), hidden=("data",)),
+    Kind("members", Membership, _of(Membership, "user")),
+    Kind("keys", APIKey, _of(APIKey, "created_by"), hidden=_DIGESTS),
+    Kind("admin_keys", AdminAPIKey, _of(AdminAPIKey, "created_by"), hidden=_DIGESTS),
+    Kind(
+        "invitations",
+        Invitation,
+        lambda user: every(Invitation).filter(Q(email=user.email) | Q(invited_by=user)),
+        hidden=("digest",),
+    ),
+    Kind("sign_in_links", SignInLink, _of(SignInLink, "user"), hidden=("digest",)),
+    Kind("mails", OutgoingMail, lambda user: every(OutgoingMail).filter(to=user.email), hidden=("sealed_text",)),
+    Kind("answers", KeptAnswer, chats_of, **_ANSWER),
+    Kind("holds", Hold, _of(Hold, "user")),
+    Kind("usage", UsageRecord, _of(UsageRecord, "user")),
+    Kind("audit", AuditEvent, _of(AuditEvent, "user")),
+    Kind("operator_log", LogEntry, _of(LogEntry, "user")),
+)
+
+NOBODYS = frozenset(
+    {
+        # keys of the tables above, and what only the installation has
+        *("sessions.Session", "account.EmailConfirmation", "gateway.TenantEpoch", "gateway.CatalogueEpoch"),
+        *("gateway.User_groups", "gateway.User_user_permissions", "gateway.TaskState"),
+        *("auth.Permission", "auth.Group", "auth.Group_permissions", "contenttypes.ContentType"),
+        # what operators decide for all tenants
+        *("billing.Plan", "billing.PlanVersion", "billing.RateCard", "billing.RateCardVersion", "billing.Rate"),
+        *("billing.Reconciliation", "billing.OutboxEvent", "billing.UsageDay"),
+        *("routing.ModelAlias", "routing.Node", "routing.Deployment", "routing.Replica"),
+        *("routing.RouteRule", "routing.RouteTarget"),
+    }
+)
+"""The tables that an export leaves out."""

@@ -1,0 +1,175 @@
+"""An erasure leaves no name anywhere, and every figure of the books; cut off anywhere, it is begun again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from allauth.mfa.models import Authenticator
+from django.apps import apps
+from django.contrib.sessions.models import Session
+from django.db import connection
+from django.utils import timezone
+
+from base.errors import ServiceError
+from base.ids import uuid7
+from billing import reconcile
+from billing.models import Hold, Subscription, Wallet
+from control.belongings import erasure
+from control.belongings.kinds import NOBODYS, OF_PERSON, OF_TENANT
+from gateway.batches.models import Batch, BatchLine
+from gateway.durable.models import KeptAnswer
+from tenancy.models import APIKey, AuditEvent, Membership, SignInLink, Tenant, User
+from tenancy.services import keys, members
+from tenancy.services.tenants import activate_tenant
+from tests.control.belongings.conftest import EMAIL, MARK, NAME, PERSON, SLUG, books, files_with, tables_with
+
+pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
+
+WORDS = (SLUG, NAME, "zanzimark", EMAIL, PERSON, MARK)
+
+
+def end(tenant):
+    erasure.end_tenant(tenant)
+    return erasure.erase_tenant(tenant)
+
+
+def test_after_a_tenants_erasure_nothing_names_it_and_the_books_are_whole(marked, home, other):
+    before, its_owner = books(), tables_with("owner@other.example")
+    assert len(tables_with(*WORDS)) > 20, "the marks are seeded"
+    assert files_with(home, MARK)
+    goes = " ".join(erasure.tenants_end(marked.tenant).goes)
+    assert all(some in goes for some in ("1 files", "3 keys", "1 adapters", "2 answers", EMAIL)), goes
+    voided = end(marked.tenant)
+    assert tables_with(*WORDS) == set()
+    assert not files_with(home, MARK)
+    assert not list((home / "files" / marked.tenant.pk.hex).glob("*"))
+    assert reconcile.check(connection) == []
+    after = books()
+    assert {name: [row for row in after[name] if row in before[name]] for name in before} == before
+    wallet = Wallet.objects.get(pk=marked.wallet.pk)
+    assert (wallet.posted, wallet.held, voided) == (0, 0, marked.wallet.posted)
+    # everything of the other tenant, and whoever is in it, is there
+    assert tables_with("owner@other.example") == its_owner
+    assert User.objects.get(pk=marked.guest.pk).is_active
+    assert not Membership.objects.of(marked.tenant).exists()
+    [event] = AuditEvent.objects.unscoped().filter(action="tenant.erased")
+    assert (event.tenant_id, event.target, event.after) == (
+        marked.tenant.pk,
+        str(Tenant.objects.get(pk=marked.tenant.pk)),
+        {"voided_micro": voided},
+    )
+    with pytest.raises(ServiceError, match="erased"):
+        activate_tenant(tenant=Tenant.objects.get(pk=marked.tenant.pk))
+
+
+def test_after_a_persons_erasure_nothing_names_them_and_the_tenant_goes_on(marked, home):
+    before = books()
+    assert "last owner" in erasure.persons_end(EMAIL).obstacle
+    membership = Membership.objects.of(marked.tenant).get(user=marked.guest)
+    members.change_role(tenant=marked.tenant, membership=membership, role="owner")
+    doomed = erasure.persons_end(EMAIL)
+    assert not doomed.obstacle
+    assert {"1 answers of their chats", f"membership of {NAME}", "2 keys that they made"} <= set(doomed.goes)
+    assert marked.browser.get("/usage/").status_code == 200
+    erasure.erase_person(EMAIL)
+    assert tables_with(EMAIL, PERSON) == set()
+    assert books() == before
+    assert reconcile.check(connection) == []
+    assert marked.browser.get("/usage/").status_code == 302
+    assert not APIKey.objects.of(marked.tenant).filter(created_by=marked.owner, revoked_at=None).exists()
+    links = SignInLink.objects.filter(user=marked.owner)
+    assert not [rows for rows in (links, Authenticator.objects, Session.objects) if rows.exists()]
+    assert KeptAnswer.objects.of(marked.tenant).count() == 1, "of two: the other was their chat's"
+    assert files_with(home, MARK), "the tenant's files stay"
+    [event] = AuditEvent.objects.unscoped().filter(action="user.erased")
+    assert event.target.endswith("@erased.invalid")
+    erasure.erase_person(EMAIL)
+    assert AuditEvent.objects.unscoped().filter(action="user.erased").count() == 1
+
+
+class KilledError(BaseException):
+    """The end of the process."""
+
+
+def test_an_erasure_that_was_killed_anywhere_is_begun_again(marked, home):
+    """Killed at its first write, then at its second, its fourth, and so on, until it comes to its end."""
+    before, kills, writes = books(), 0, [0]
+
+    def killing(execute, sql, params, many, context):
+        writes[0] -= sql.startswith(("INSERT", "UPDATE", "DELETE"))
+        if writes[0] < 0:
+            raise KilledError
+        return execute(sql, params, many, context)
+
+    while True:
+        writes[0] = 2**kills - 1
+        try:
+            with connection.execute_wrapper(killing):
+                end(Tenant.objects.get(slug=SLUG))
+            break
+        except KilledError:
+            kills += 1
+            assert reconcile.check(connection) == []
+    assert kills >= 5
+    assert tables_with(*WORDS) == set()
+    assert not files_with(home, MARK)
+    after = books()
+    assert {name: [row for row in after[name] if row in before[name]] for name in before} == before
+
+
+def hold_of(marked):
+    at = timezone.now()
+    Wallet.objects.filter(pk=marked.wallet.pk).update(held=5)
+    return Hold.objects.create(
+        id=uuid7(), wallet=marked.wallet, tenant=marked.tenant.pk, project=uuid7(), user=marked.owner.pk, model="m",
+        deployment=uuid7(), card_version=uuid7(), amount=5, owner=uuid7(), reserved_at=at, lease_until=at,
+    )  # fmt: skip
+
+
+def test_what_runs_ends_first(marked):
+    hold = hold_of(marked)
+    erasure.end_tenant(marked.tenant)
+    assert not Tenant.objects.get(slug=SLUG).is_active
+    assert not Subscription.objects.filter(tenant=marked.tenant, state="active").exists()
+    assert Batch.objects.of(marked.tenant).get().status == Batch.Status.CANCELLING
+    line = BatchLine.objects.filter(batch__tenant=marked.tenant)
+    line.update(state=BatchLine.State.RUNNING, claimed_until=timezone.now() + timedelta(minutes=1))
+    assert erasure.still_running(marked.tenant) == 2
+    with pytest.raises(ServiceError, match="2 requests"):
+        erasure.erase_tenant(marked.tenant)
+    with pytest.raises(ServiceError, match="1 requests"):
+        erasure.erase_person(EMAIL)
+    assert Hold.objects.filter(pk=hold.pk).exists()
+    line.update(state=BatchLine.State.WAITING)
+    Wallet.objects.filter(pk=marked.wallet.pk).update(held=0)
+    hold.delete()
+    erasure.erase_tenant(marked.tenant)
+
+
+def test_an_operator_is_not_erased(terms):
+    User.objects.create_superuser("root@x.example", "x")
+    assert "is an operator" in erasure.persons_end("root@x.example").obstacle
+
+
+def test_somebody_who_was_only_invited_is_erased(acme):
+    members.invite_by_mail(tenant=acme.tenant, email="new@nowhere.example")
+    erasure.erase_person("new@nowhere.example")
+    assert tables_with("new@nowhere.example") == set()
+
+
+def test_a_tenant_whose_name_is_in_anothers_takes_nothing_of_it(acme, other):
+    Tenant.objects.filter(pk=other.tenant.pk).update(name="Acme Tools", slug="acme-tools")
+    keys.create_key(tenant=other.tenant, project=other.project, name="for Acme")
+    end(acme.tenant)
+    assert Tenant.objects.filter(name="Acme Tools", slug="acme-tools").exists()
+    assert APIKey.objects.of(other.tenant).filter(name="for Acme", revoked_at=None).exists()
+    assert AuditEvent.objects.of(other.tenant).exclude(target="erased").exists()
+
+
+def test_every_table_is_somebodys_or_nobodys():
+    """A new table has to say whose its rows are: else it would be in no export, and no erasure would look there."""
+    tables = {model._meta.label for model in apps.get_models(include_auto_created=True)}
+    told = {kind.model._meta.label for kind in (*OF_TENANT, *OF_PERSON)}
+    assert not told & NOBODYS
+    assert tables == told | NOBODYS
