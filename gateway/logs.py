@@ -10,7 +10,6 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -22,7 +21,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from inference.logs import BackgroundStream
+from inference.logs import CLEAR_LINE, BackgroundStream, folded, for_people, is_shown_by_another
 
 # Secrets that work by themselves: tokens in the addresses of links (ours and allauth's), and API keys.
 _SECRETS = re.compile(
@@ -104,17 +103,29 @@ def _json_line(logger: object, method: str, line: structlog.typing.EventDict) ->
         return json.dumps(line, default=lambda value: str(value) if isinstance(value, UUID) else repr(value))
 
 
-_NOT_SHOWN = ("request_id", "trace_id", "process", "pid", "logger")
+_NOT_SHOWN = ("request_id", "trace_id", "process", "pid", "logger", "timestamp")
 
 
-def _shortened(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Leave out, for a terminal, ids and the second of each request's two lines."""
-    if line.get("event") == "generation_ended":
+def _shown(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Drop, for a terminal, the second of each request's two lines, and all but requests and faults where `serve` tells
+    people how far it is.
+    """
+    is_quiet = line["level"] in {"debug", "info"} and is_shown_by_another() and line.get("event") != "answered"
+    if is_quiet or line.get("event") == "generation_ended":
         raise structlog.DropEvent
-    for name in _NOT_SHOWN:
-        line.pop(name, None)
-    line["timestamp"] = time.strftime("%H:%M:%S")
-    return {name: str(value) if isinstance(value, UUID) else value for name, value in line.items()}
+    return line
+
+
+def _text(logger: object, method: str, line: structlog.typing.EventDict) -> str:
+    if "exc_info" in line:
+        line = structlog.processors.format_exc_info(logger, method, line)
+    level, event, trace = line.pop("level"), str(line.pop("event", "")), line.pop("exception", "")
+    return for_people(level, event, {name: value for name, value in line.items() if name not in _NOT_SHOWN}, trace)
+
+
+def for_reader(text: str) -> str:
+    """Return `text` for people at a terminal: in lines that fit it, in place of a line that counts seconds."""
+    return CLEAR_LINE + folded(text)
 
 
 class Lines(Protocol):
@@ -140,17 +151,6 @@ class _StandardError:
         return sys.stderr.isatty()
 
 
-def _rendering(stream: Lines) -> list[structlog.typing.Processor]:
-    if not stream.isatty():
-        return [_json_line]
-    return [
-        _shortened,
-        structlog.dev.ConsoleRenderer(
-            colors="NO_COLOR" not in os.environ, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
-        ),
-    ]
-
-
 def _as_a_warning(record: logging.LogRecord) -> bool:
     """Take the traceback from a line that anybody can make us write, and its alarm: the client is at fault."""
     record.levelno, record.levelname, record.exc_info = logging.WARNING, "WARNING", None
@@ -163,9 +163,10 @@ def configure_logs(level: int = logging.INFO, stream: Lines | None = None) -> No
     Our own lines don't pass through the standard library: every request writes two, and that way costs five times more.
     """
     stream = stream or _StandardError()
-    rendering = _rendering(stream)
+    for_terminal = stream.isatty()
+    rendering = _text if for_terminal else _json_line
     structlog.configure(
-        processors=[*_SHARED, *rendering],
+        processors=[*_SHARED, *([_shown] if for_terminal else []), rendering],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,
@@ -173,12 +174,12 @@ def configure_logs(level: int = logging.INFO, stream: Lines | None = None) -> No
     handler = logging.StreamHandler(stream)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_FOREIGN, processors=[remove, *rendering])
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_FOREIGN, processors=[remove, rendering])
     )
     logging.getLogger("django.security.DisallowedHost").addFilter(_as_a_warning)
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level)
+    root.setLevel(max(level, logging.WARNING) if for_terminal and is_shown_by_another() else level)
 
 
 def configure_command(_: object) -> None:
