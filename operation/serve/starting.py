@@ -117,10 +117,12 @@ class Starting:
         if not self._answers:
             self._answers = True
             self._end("gateway", "done")
-        if problems := {name: text for name, text in answer.problems.items() if name != "deployments"}:
-            self._tell_lasting(problems)
         self._show_models({name: state for name, state in answer.states.items() if name in awaited})
-        if not all(_is_final(answer.states.get(name, "")) for name in awaited):
+        are_loaded = all(_is_final(answer.states.get(name, "")) for name in awaited)
+        waits_for_models = {"deployments"} if are_loaded else {"deployments", "examples"}
+        problems = {name: text for name, text in answer.problems.items() if name not in waits_for_models}
+        self._tell_lasting(problems)
+        if not are_loaded:
             return False
         for name in problems:
             self._show(name, "")

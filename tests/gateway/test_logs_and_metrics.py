@@ -75,8 +75,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_on_a_terminal_lines_are_for_people(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
+@pytest.mark.parametrize("is_supervised", [False, True])
+def test_on_a_terminal_lines_are_for_people(monkeypatch, is_supervised):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("SLUICE_HEARTBEAT", raising=False)
+    if is_supervised:
+        monkeypatch.setenv("SLUICE_HEARTBEAT", "/nowhere")
     root, stream = logging.getLogger(), Terminal()
     before, level = list(root.handlers), root.level
     try:
@@ -84,12 +88,18 @@ def test_on_a_terminal_lines_are_for_people(monkeypatch):
         with request_bound(uuid7()):
             structlog.get_logger("gateway.access").info("answered", path="/links/TOKEN/", status=200)
             structlog.get_logger("gateway.test").info("generation_ended", charge=5)
+        structlog.get_logger("gateway.test").info("gateway_open")
+        structlog.get_logger("gateway.test").warning("odd", why="one word after the other " * 8)
+        logging.getLogger("uvicorn.error").info("Started")
         logging.getLogger("uvicorn.error").warning("plain %s", "line")
     finally:
         root.handlers[:] = before
         root.setLevel(level)
         structlog.reset_defaults()
-    ours, theirs = stream.getvalue().splitlines()
+    lines = stream.getvalue().replace("\r\x1b[K", "").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert ("gateway_open" in stream.getvalue(), "Started" in stream.getvalue()) == (not is_supervised,) * 2
+    ours, theirs = lines[0], lines[-1]
     assert "answered" in ours
     assert "status=200" in ours
     assert "TOKEN" not in ours
