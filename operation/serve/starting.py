@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import json
 import math
@@ -23,17 +22,10 @@ BACKLOG = 2048
 MOST_PORT = 65_535
 
 
-def port_number(text: str) -> int:
-    """Return the port that an option names; raise ArgumentTypeError with the way out."""
-    if not (text.isdecimal() and 1 <= int(text) <= MOST_PORT):
-        raise argparse.ArgumentTypeError(
-            f"{text} is no port: give a number from 1 to {MOST_PORT} (`make run PORT=8000`)"
-        )
-    return int(text)
-
-
 def port_problem(host: str, port: int) -> str:
     """Return why nothing can listen at `host` and `port` now, or an empty string."""
+    if not 0 <= port <= MOST_PORT:
+        return f"{port} is no port: give a number from 1 to {MOST_PORT}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -41,7 +33,7 @@ def port_problem(host: str, port: int) -> str:
             probe.bind(address)
     except OSError as error:
         reason = error.strerror or str(error)
-        return f"nothing can listen at {host}, port {port} ({reason}): choose another port (`make run PORT=…`)"
+        return f"nothing can listen at {host}, port {port} ({reason}): choose another port (make run PORT=…)"
     return ""
 
 

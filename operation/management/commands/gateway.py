@@ -19,7 +19,7 @@ from gateway.logs import background, configure_logs
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from operation.doctor.doctor import database_problem
 from operation.serve.address import address_of, address_of_sockets, announced
-from operation.serve.starting import port_number, port_problem
+from operation.serve.starting import port_problem
 from operation.serve.supervisor import FATAL
 
 
@@ -30,7 +30,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=port_number, default=8000)
+        parser.add_argument("--port", type=int, default=8000)
         fd = "a listening socket that was opened before, instead of --host and --port; may be given several times"
         planes = "the data plane (/v1), the control plane (pages, accounts, management API), or both: docs/scaling.md"
         parser.add_argument("--plane", choices=["all", "data", "control"], default="all", help=planes)

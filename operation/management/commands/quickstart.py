@@ -19,7 +19,6 @@ from fleet import local_models
 from gateway.logs import for_reader
 from operation.serve.address import address_of, usual_address
 from operation.serve.gateways import ports_problem
-from operation.serve.starting import port_number
 from operation.setup import moved_home
 from operation.setup.steps import Steps, told, welcome
 
@@ -33,7 +32,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--port", type=port_number, default=None, help="the port that `serve` listens on")
+        parser.add_argument("--port", type=int, default=None, help="the port that `serve` listens on")
         parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
         parser.add_argument("--serve", action="store_true", help="then become `serve`, which says how to begin")
 
@@ -68,5 +67,5 @@ def _missing_models() -> list[str]:
         first = local_models.add_first_models()
         moved_home.take_over()  # what a former home has, and this one only has since then
     except ServiceError as error:
-        return [f"first models: {error}"]
+        return [f"there are no first models: {error}; mend that, then run this again"]
     return [f"first model {name} is missing: {why}" for name, why in first.missing.items()]

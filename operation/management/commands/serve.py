@@ -23,7 +23,7 @@ from operation.serve.address import address_of, announced
 from operation.serve.following import Following
 from operation.serve.gateways import Gateways, gateways_problem, ports_problem
 from operation.serve.processes import ChildSpec
-from operation.serve.starting import Starting, port_number
+from operation.serve.starting import Starting
 from operation.serve.supervisor import FATAL, Supervisor
 from operation.setup import demo
 from operation.setup.steps import Steps, told, welcome
@@ -40,7 +40,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--host", default="127.0.0.1")
-        parser.add_argument("--port", type=port_number, default=8000)
+        parser.add_argument("--port", type=int, default=8000)
         parser.add_argument("--gateways", type=int, default=1, help="processes on the port (PostgreSQL and Redis)")
         parser.add_argument("--node", default="local")
         parser.add_argument("--welcome", action="store_true", help="say how to begin, once ready")

@@ -1,11 +1,9 @@
 """When a start is over, and what is told of it."""
 
-import argparse
-
 import pytest
 
 from operation.serve import starting
-from operation.serve.starting import Starting, port_number
+from operation.serve.starting import Starting
 
 URL = "http://127.0.0.1:1"
 
@@ -113,7 +111,4 @@ def test_models_that_are_slower_than_they_could_be_are_named_once_at_the_end(rea
 
 
 def test_a_port_is_a_number_that_there_is():
-    assert [port_number(text) for text in ("1", "65535")] == [1, 65535]
-    for text in ("0", "80000", "-1", "http", "8000 "):
-        with pytest.raises(argparse.ArgumentTypeError, match="is no port: give a number from 1 to 65535"):
-            port_number(text)
+    assert starting.port_problem("127.0.0.1", 80_000) == "80000 is no port: give a number from 1 to 65535"
