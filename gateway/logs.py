@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -151,6 +152,49 @@ class _StandardError:
         return sys.stderr.isatty()
 
 
+WINDOW_SECONDS, MOST_ALIKE = 10.0, 20
+_MOST_EVENTS = 1000
+
+
+class _Flood:
+    """Bounds the warnings and errors of one event to `MOST_ALIKE` in `WINDOW_SECONDS`: each request gives one where
+    the database takes nothing. The first line of the next window says how many were left out.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[object, tuple[float, int]] = {}  # by event: when its window began, and lines since
+
+    def passes(self, event: object) -> int | None:
+        """Return how many lines like this one were left out before it; None where it is to be left out too."""
+        now = time.monotonic()
+        began, count = self._seen.get(event, (now, 0))
+        if now - began < WINDOW_SECONDS:
+            self._seen[event] = began, count + 1
+            return 0 if count < MOST_ALIKE else None
+        if len(self._seen) > _MOST_EVENTS:
+            self._seen.clear()
+        self._seen[event] = now, 1
+        return max(0, count - MOST_ALIKE)
+
+    def processor(self, _: object, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        """Bound our own lines."""
+        if method in {"debug", "info"}:
+            return line
+        left_out = self.passes(line.get("event"))
+        if left_out is None:
+            raise structlog.DropEvent
+        return {**line, "left_out": left_out} if left_out else line
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Bound the lines of the standard library's loggers."""
+        if record.levelno < logging.WARNING:
+            return True
+        left_out = self.passes(record.msg)
+        if left_out:
+            record.left_out = left_out
+        return left_out is not None
+
+
 def _as_a_warning(record: logging.LogRecord) -> bool:
     """Take the traceback from a line that anybody can make us write, and its alarm: the client is at fault."""
     record.levelno, record.levelname, record.exc_info = logging.WARNING, "WARNING", None
@@ -165,8 +209,9 @@ def configure_logs(level: int = logging.INFO, stream: Lines | None = None) -> No
     stream = stream or _StandardError()
     for_terminal = stream.isatty()
     rendering = _text if for_terminal else _json_line
+    flood = _Flood()
     structlog.configure(
-        processors=[*_SHARED, *([_shown] if for_terminal else []), rendering],
+        processors=[flood.processor, *_SHARED, *([_shown] if for_terminal else []), rendering],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,
@@ -176,6 +221,7 @@ def configure_logs(level: int = logging.INFO, stream: Lines | None = None) -> No
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_FOREIGN, processors=[remove, rendering])
     )
+    handler.addFilter(flood.filter)
     logging.getLogger("django.security.DisallowedHost").addFilter(_as_a_warning)
     root = logging.getLogger()
     root.handlers = [handler]

@@ -57,8 +57,8 @@ class Steps:
 
     def end(self, name: str, mark: str) -> None:
         """Show that `name` is over, for good."""
-        seconds = time.monotonic() - self._began.pop(name, time.monotonic())
-        self._write(f"  {name:{_NAME}} {mark} in {seconds:.1f} s\n")
+        began = self._began.pop(name, None)
+        self._write(f"  {name:{_NAME}} {mark}" + (f" in {time.monotonic() - began:.1f} s\n" if began else "\n"))
 
     def _write(self, line: str) -> None:
         if self._is_terminal:

@@ -13,6 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.test import Client, RequestFactory
 
 from base.ids import uuid7
+from gateway import logs
 from gateway.generation.generation import start_generation
 from gateway.http.access import note_caller
 from gateway.http.guard import guarded
@@ -68,6 +69,29 @@ def test_uvicorns_lines_say_what_they_say_once(lines):
     [line] = lines()
     assert line["event"] == "Started server process [7]"
     assert "color_message" not in line
+
+
+def test_what_each_request_warns_of_does_not_flood_the_log(lines, monkeypatch):
+    """As where the database's disk is full: our own lines, and those of the standard library's loggers."""
+    now = [100.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    log, other = structlog.get_logger("t"), logging.getLogger("billing.writer.queue")
+    for number in range(logs.MOST_ALIKE + 70):
+        log.warning("reserve_failed", error=str(number))
+        other.error("cannot apply %s", number)
+        log.info("answered")
+    now[0] += logs.WINDOW_SECONDS
+    log.warning("reserve_failed", error="last")
+    other.error("cannot apply %s", "last")
+    log.warning("something_else")
+    seen = lines()
+    assert [line["event"] for line in seen].count("answered") == logs.MOST_ALIKE + 70, "nobody's request is left out"
+    failed = [line for line in seen if line["event"] == "reserve_failed"]
+    assert [line["error"] for line in failed] == [*map(str, range(logs.MOST_ALIKE)), "last"]
+    refused = [line for line in seen if line["event"].startswith("cannot apply")]
+    assert len(refused) == logs.MOST_ALIKE + 1
+    assert (failed[-1]["left_out"], refused[-1]["left_out"]) == (70, 70)
+    assert "left_out" not in seen[-1]
 
 
 class Terminal(io.StringIO):

@@ -67,5 +67,5 @@ def _missing_models() -> list[str]:
         first = local_models.add_first_models()
         moved_home.take_over()  # what a former home has, and this one only has since then
     except ServiceError as error:
-        return [f"there are no first models: {error}; mend that, then run this again"]
+        return [f"there are no first models: {error}; make room there, then run this again"]
     return [f"first model {name} is missing: {why}" for name, why in first.missing.items()]
