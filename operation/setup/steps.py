@@ -41,6 +41,9 @@ class Steps:
         try:
             yield
             mark = "done"
+        except KeyboardInterrupt:
+            mark = "stopped"
+            raise
         finally:
             ended.set()
             counting.join()
