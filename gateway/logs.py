@@ -124,9 +124,14 @@ def _text(logger: object, method: str, line: structlog.typing.EventDict) -> str:
     return for_people(level, event, {name: value for name, value in line.items() if name not in _NOT_SHOWN}, trace)
 
 
+def fitted(text: str) -> str:
+    """Return `text` in lines that fit the terminal."""
+    return folded(text)
+
+
 def for_reader(text: str) -> str:
     """Return `text` for people at a terminal: in lines that fit it, in place of a line that counts seconds."""
-    return CLEAR_LINE + folded(text)
+    return CLEAR_LINE + fitted(text)
 
 
 class Lines(Protocol):

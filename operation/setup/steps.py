@@ -11,7 +11,7 @@ from typing import TextIO
 
 from django.conf import settings
 
-from gateway.logs import for_reader
+from gateway.logs import fitted, for_reader
 from operation.setup import demo
 from routing.models import PublicModel
 from tenancy.services import links
@@ -102,7 +102,7 @@ def told(facts: Welcome) -> str:
     )
     return f"""
 Sluice is set up in {settings.SLUICE_HOME}
-{for_reader(f"  models    {models}")}
+{fitted(f"  models    {models}")}
   API key   {facts.api_key}
   sign in   once, within 15 minutes (`manage.py quickstart` gives another):
   {facts.sign_in_url}
