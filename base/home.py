@@ -71,17 +71,22 @@ def named_runtime_directory() -> str:
     return str(env.str("SLUICE_RUNTIME_DIR", default=""))
 
 
-def runtime_directory() -> Path:
-    """Return the short-named folder of this home's sockets (mode 0700), making it: an ipc path holds 107 characters."""
+def runtime_place() -> Path:
+    """Return where this home's sockets are; PermissionError where that folder is another user's."""
     if chosen := named_runtime_directory():
         path = Path(chosen)
     else:
         digest = hashlib.sha256(str(settings.SLUICE_HOME).encode()).hexdigest()[:12]
         path = Path(tempfile.gettempdir()) / f"sluice-{os.getuid()}-{digest}"
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.stat().st_uid != os.getuid():
+    if path.exists() and path.stat().st_uid != os.getuid():
         raise PermissionError(f"{path} belongs to another user: set SLUICE_RUNTIME_DIR to a folder of your own")
     return path
+
+
+def runtime_directory() -> Path:
+    """Return the short-named folder of this home's sockets (mode 0700), making it: an ipc path holds 107 characters."""
+    runtime_place().mkdir(mode=0o700, parents=True, exist_ok=True)
+    return runtime_place()
 
 
 def worker_endpoint(node: str) -> str:

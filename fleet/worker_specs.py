@@ -16,7 +16,7 @@ from uuid import UUID
 from django.conf import settings
 
 from base import clock
-from base.home import as_meant, named_runtime_directory, runtime_directory, worker_endpoint
+from base.home import as_meant, named_runtime_directory, runtime_directory, runtime_place, worker_endpoint
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
 from fleet import adapter_files as files
@@ -174,7 +174,7 @@ def is_worker_running(node: str) -> bool:
     """Return whether a worker of `node` runs on this home: a process listens at its socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
-            probe.connect(worker_endpoint(node).removeprefix("ipc://"))
+            probe.connect(str(runtime_place() / f"{node}.sock"))  # a question makes no folder
         except OSError:
             return False
     return True

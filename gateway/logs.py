@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
-from inference.logs import BackgroundStream
+from inference.logs import CLEAR_LINE, BackgroundStream, folded, for_people, is_shown_by_another
 
 # Secrets that work by themselves: tokens in the addresses of links (ours and allauth's), and API keys.
 _SECRETS = re.compile(
@@ -104,17 +104,34 @@ def _json_line(logger: object, method: str, line: structlog.typing.EventDict) ->
         return json.dumps(line, default=lambda value: str(value) if isinstance(value, UUID) else repr(value))
 
 
-_NOT_SHOWN = ("request_id", "trace_id", "process", "pid", "logger")
+_NOT_SHOWN = ("request_id", "trace_id", "process", "pid", "logger", "timestamp")
 
 
-def _shortened(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Leave out, for a terminal, ids and the second of each request's two lines."""
-    if line.get("event") == "generation_ended":
+def _shown(_: object, __: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Drop, for a terminal, the second of each request's two lines, and all but requests and faults where `serve` tells
+    people how far it is.
+    """
+    is_quiet = line["level"] in {"debug", "info"} and is_shown_by_another() and line.get("event") != "answered"
+    if is_quiet or line.get("event") == "generation_ended":
         raise structlog.DropEvent
-    for name in _NOT_SHOWN:
-        line.pop(name, None)
-    line["timestamp"] = time.strftime("%H:%M:%S")
-    return {name: str(value) if isinstance(value, UUID) else value for name, value in line.items()}
+    return line
+
+
+def _text(logger: object, method: str, line: structlog.typing.EventDict) -> str:
+    if "exc_info" in line:
+        line = structlog.processors.format_exc_info(logger, method, line)
+    level, event, trace = line.pop("level"), str(line.pop("event", "")), line.pop("exception", "")
+    return for_people(level, event, {name: value for name, value in line.items() if name not in _NOT_SHOWN}, trace)
+
+
+def fitted(text: str) -> str:
+    """Return `text` in lines that fit the terminal."""
+    return folded(text)
+
+
+def for_reader(text: str) -> str:
+    """Return `text` for people at a terminal: in lines that fit it, in place of a line that counts seconds."""
+    return CLEAR_LINE + fitted(text)
 
 
 class Lines(Protocol):
@@ -140,15 +157,47 @@ class _StandardError:
         return sys.stderr.isatty()
 
 
-def _rendering(stream: Lines) -> list[structlog.typing.Processor]:
-    if not stream.isatty():
-        return [_json_line]
-    return [
-        _shortened,
-        structlog.dev.ConsoleRenderer(
-            colors="NO_COLOR" not in os.environ, pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
-        ),
-    ]
+WINDOW_SECONDS, MOST_ALIKE = 10.0, 20
+_MOST_EVENTS = 1000
+
+
+class _Flood:
+    """Bounds the warnings and errors of one event to `MOST_ALIKE` in `WINDOW_SECONDS`: each request gives one where
+    the database takes nothing. The first line of the next window says how many were left out.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[object, tuple[float, int]] = {}  # by event: when its window began, and lines since
+
+    def passes(self, event: object) -> int | None:
+        """Return how many lines like this one were left out before it; None where it is to be left out too."""
+        now = time.monotonic()
+        began, count = self._seen.get(event, (now, 0))
+        if now - began < WINDOW_SECONDS:
+            self._seen[event] = began, count + 1
+            return 0 if count < MOST_ALIKE else None
+        if len(self._seen) > _MOST_EVENTS:
+            self._seen.clear()
+        self._seen[event] = now, 1
+        return max(0, count - MOST_ALIKE)
+
+    def processor(self, _: object, method: str, line: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        """Bound our own lines."""
+        if method in {"debug", "info"}:
+            return line
+        left_out = self.passes(line.get("event"))
+        if left_out is None:
+            raise structlog.DropEvent
+        return {**line, "left_out": left_out} if left_out else line
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Bound the lines of the standard library's loggers."""
+        if record.levelno < logging.WARNING:
+            return True
+        left_out = self.passes(record.msg)
+        if left_out:
+            record.left_out = left_out
+        return left_out is not None
 
 
 def _as_a_warning(record: logging.LogRecord) -> bool:
@@ -163,9 +212,11 @@ def configure_logs(level: int = logging.INFO, stream: Lines | None = None) -> No
     Our own lines don't pass through the standard library: every request writes two, and that way costs five times more.
     """
     stream = stream or _StandardError()
-    rendering = _rendering(stream)
+    for_terminal = stream.isatty()
+    rendering = _text if for_terminal else _json_line
+    flood = _Flood()
     structlog.configure(
-        processors=[*_SHARED, *rendering],
+        processors=[flood.processor, *_SHARED, *([_shown] if for_terminal else []), rendering],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.WriteLoggerFactory(cast("TextIO", stream)),
         cache_logger_on_first_use=True,
@@ -173,12 +224,13 @@ def configure_logs(level: int = logging.INFO, stream: Lines | None = None) -> No
     handler = logging.StreamHandler(stream)
     remove = structlog.stdlib.ProcessorFormatter.remove_processors_meta
     handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_FOREIGN, processors=[remove, *rendering])
+        structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_FOREIGN, processors=[remove, rendering])
     )
+    handler.addFilter(flood.filter)
     logging.getLogger("django.security.DisallowedHost").addFilter(_as_a_warning)
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(level)
+    root.setLevel(max(level, logging.WARNING) if for_terminal and is_shown_by_another() else level)
 
 
 def configure_command(_: object) -> None:

@@ -1,6 +1,7 @@
 """Log lines of every process: one JSON object each, with the fields of docs/monitoring.md; standard library only.
 
-On a terminal a worker's lines are for people instead.
+On a terminal they are for people instead: the time of day, what happened and its fields, no line wider than the
+terminal.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import json
 import logging
 import os
 import select
+import shutil
+import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
+VARIABLE = "SLUICE_HEARTBEAT"
+"""The variable in which a supervisor gives a process the path of its heartbeat file."""
 PAUSE_SECONDS = 0.02  # what comes meanwhile is written at once: a thread woken for each line costs the loop as much
 MOST_CHARACTERS = 4 * 1024 * 1024
 DRAIN_SECONDS = 1.0
@@ -46,13 +51,34 @@ class JSONFormatter(logging.Formatter):
 
 
 class LineFormatter(logging.Formatter):
-    """One line of text, for a terminal."""
+    """Formats a record for people at a terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        more = "".join(f" {key}={value}" for key, value in _added(record).items())
-        level = "" if record.levelno <= logging.INFO else f" [{record.levelname.lower()}]"
-        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return f"{time.strftime('%H:%M:%S')}{level} {record.getMessage()}{more}{trace}"
+        trace = self.formatException(record.exc_info) if record.exc_info else ""
+        return for_people(record.levelname.lower(), record.getMessage(), _added(record), trace)
+
+
+CLEAR_LINE = "\r\x1b[K"
+"""Takes from a terminal the line on which a step counts its seconds: the step writes it again."""
+
+
+def for_people(level: str, event: str, fields: Mapping[str, object], trace: str = "") -> str:
+    """Return an event as lines of text that fit the terminal; a word that is wider stays whole, to be copied."""
+    grade = "" if level in {"debug", "info"} else f"{level}: "
+    more = "".join(f" {name}={value}" for name, value in fields.items())
+    text = f"{time.strftime('%H:%M:%S')} {grade}{event}{more}"
+    return CLEAR_LINE + "\n".join(filter(None, (folded(text), trace)))
+
+
+def folded(text: str, indent: str = "    ") -> str:
+    """Return `text` in lines that fit the terminal, the second and later ones behind `indent`."""
+    width = shutil.get_terminal_size().columns
+    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def is_shown_by_another() -> bool:
+    """Return whether a supervisor at the same terminal tells people how far this process is."""
+    return VARIABLE in os.environ
 
 
 def _added(record: logging.LogRecord) -> dict[str, object]:
@@ -71,8 +97,10 @@ def configure(process: str, stream: TextIO) -> BackgroundStream:
     log = logging.getLogger(__name__)
     behind = BackgroundStream(stream, lambda count: log.warning("log_lines_dropped", extra={"count": count}))
     handler = logging.StreamHandler(behind)
-    handler.setFormatter(LineFormatter() if stream.isatty() else JSONFormatter(process))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for_terminal = stream.isatty()
+    handler.setFormatter(LineFormatter() if for_terminal else JSONFormatter(process))
+    level = logging.ERROR if for_terminal and is_shown_by_another() else logging.INFO
+    logging.basicConfig(level=level, handlers=[handler])
     return behind
 
 

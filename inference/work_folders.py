@@ -1,4 +1,6 @@
-"""Folders under temporary names, in which something is made before it gets its own: those of killed processes go."""
+"""Folders under temporary names, in which something is made before it gets its own: their room on the disk, and the end
+of those that killed processes left.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,22 @@ import shutil
 import time
 from pathlib import Path
 
+from inference.errors import ModelRefusedError
+
+SPARE = 128 * 1024 * 1024
+"""Free bytes that a model leaves on its disk: a ledger may be written there."""
 FORGOTTEN_SECONDS = 86_400.0
 """Age at which one was surely left by a process that was killed: what works in it writes all the time."""
+
+
+def require_room(place: Path, size: int, making: str) -> None:
+    """Raise ModelRefusedError unless the disk of the folder `place` has room for so many bytes; `making` is what they
+    are for.
+    """
+    free = shutil.disk_usage(place).free
+    if free < size + SPARE:
+        needed = (size + SPARE) >> 20
+        raise ModelRefusedError(f"{making} needs {needed} MiB of the disk of {place}, which has {free >> 20} MiB free")
 
 
 def forget_work_folders(place: Path, prefix: str) -> None:

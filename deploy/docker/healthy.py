@@ -1,4 +1,7 @@
-"""Health of a container: ``healthy.py gateway | worker | celery`` exits with 0 or 1. Only the standard library."""
+"""Health of a container: ``healthy.py gateway | worker | celery | backup`` exits with 0 or 1.
+
+Only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 
 # How long a process may be silent: `serve` replaces a worker after 15 s, and Celery has something to do each second.
 SILENCE = {"worker": 60.0, "celery": 120.0}
+BACKUPS, OLDEST_BACKUP = Path("/var/backups/sluice"), 26 * 3600.0
 
 
 def gateway_answers() -> bool:
@@ -33,6 +37,8 @@ def is_healthy(process: str) -> bool:
     if process == "celery":
         # There is none before the first task, for which the health check's start period has room.
         return touched(Path(os.environ["SLUICE_HEARTBEAT"]), SILENCE["celery"])
+    if process == "backup":
+        return any(touched(archive, OLDEST_BACKUP) for archive in BACKUPS.glob("sluice-*.tar.gz"))
     # Without models a node runs no worker, and there is none.
     beats = Path(os.environ.get("SLUICE_RUNTIME_DIR", "/tmp/sluice")).glob("worker-*.heartbeat")  # noqa: S108 - ours
     return all(touched(beat, SILENCE["worker"]) for beat in beats)

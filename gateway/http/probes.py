@@ -52,7 +52,7 @@ async def readiness(scope: Scope, receive: Receive, send: Send, *, is_own_port: 
     body = {"status": "ready" if is_ready else "not ready", "checks": told}
     if pages is None:
         runtime = runtime_of(scope)
-        body["notes"] = runtime.notes()
+        body["notes"] = runtime.notes(for_operators=has_token)
         if is_own_port or _is_operator(scope):
             states = runtime.deployments()
             body["deployments"] = {name: state if has_token else _coarse(state) for name, state in states.items()}

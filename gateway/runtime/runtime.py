@@ -105,14 +105,22 @@ class Runtime:
             ),
         )
 
-    def notes(self) -> dict[str, str]:
-        """Return what is worth knowing of a gateway that can work all the same."""
-        return {"limits": self.rates.trouble} if self.rates.trouble else {}
+    def notes(self, *, for_operators: bool) -> dict[str, str]:
+        """Return what is worth knowing of a gateway that can work all the same; `for_operators` with reasons."""
+        notes = {"limits": self.rates.trouble} if self.rates.trouble else {}
+        if for_operators:
+            found = {entry.deployment.name: entry.engine.info for entry in self.engines.entries()}
+            slower = {name: info.details.get("slower") for name, info in found.items() if info is not None}
+            notes |= {name: f"three to five times slower: {reason}" for name, reason in slower.items() if reason}
+        return notes
 
     def deployments(self) -> dict[str, str]:
-        """Return each deployment's state by name: "ready" when one of its replicas is, or why the first isn't."""
+        """Return each deployment's state by name: "ready" when one of its replicas is, or why the first isn't, with
+        details.
+        """
         states: dict[str, str] = {}
         for entry in self.engines.entries():
             if not entry.obstacle or entry.deployment.name not in states:
-                states[entry.deployment.name] = entry.obstacle or "ready"
+                reasons = [entry.obstacle, entry.health.detail] if entry.obstacle else ["ready"]
+                states[entry.deployment.name] = ": ".join(filter(None, reasons))
         return states

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,13 +29,16 @@ FIRST_STEP = 2  # tokens of the step that a model is tried with
 UNSTATED_CONTEXT = 2048  # when neither the model nor the deployment has one
 
 
-def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_SHARE) -> LoadedModel:
+def load_model(
+    config: EngineConfig, *, threads: int = 0, kv_share: float = KV_SHARE, tell: Callable[[str], None] = lambda _: None
+) -> LoadedModel:
     """Load what `config` names and return it ready to serve; raise ModelRefusedError with the reason when it can't be.
 
     `threads` > 0 sets torch's thread count for this process. `kv_share` bounds the K/V of a model whose `kv_tokens` is
     0, as a part of the free memory. Options of `config`: `cache` is the folder of downloads, converted files and proofs
     (default: `$SLUICE_HOME/cache`); `tier` is one of TIERS (`inference.config`); `overlap` plans and commits steps of
-    the CPU beside the one that runs (default: no, since its cores are busy; on CUDA always).
+    the CPU beside the one that runs (default: no, since its cores are busy; on CUDA always). `tell` is called with a
+    line before each operation that takes long.
     """
     if config.architecture == "fake":
         from inference.architectures.fake import load_fake_model
@@ -51,7 +55,7 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # problems are refused with their reason
-    folder = resolve(config.source, cache_folder(config))
+    folder = resolve(config.source, cache_folder(config), tell)
     with torch.inference_mode():
         if config.architecture == "encoder" or (config.architecture == "auto" and is_encoder(folder)):
             return _load_encoder(config, folder)
@@ -59,7 +63,7 @@ def load_model(config: EngineConfig, *, threads: int = 0, kv_share: float = KV_S
             raise ModelRefusedError(
                 f"{folder}: to make embeddings with a model that generates, set architecture=encoder"
             )
-        return _load_causal(config, folder, kv_share)
+        return _load_causal(config, folder, kv_share, tell)
 
 
 def cache_folder(config: EngineConfig) -> Path:
@@ -73,7 +77,7 @@ def kernel_folder() -> Path:
     return Path(os.environ.get("SLUICE_HOME", "var")) / "cache" / "kernels"
 
 
-def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedModel:
+def _load_causal(config: EngineConfig, folder: Path, kv_share: float, tell: Callable[[str], None]) -> LoadedModel:
     import torch
 
     from inference.architectures.stored_config import eos_ids, read_quantised, stored_dtype
@@ -86,7 +90,7 @@ def _load_causal(config: EngineConfig, folder: Path, kv_share: float) -> LoadedM
         torch.cuda.set_device(device)  # of this thread: kernels are launched on its current device
     dtype, dtype_text = compute_dtype(config.dtype, stored_dtype(model_config), device)
     kernels, tier = kernel_folder(), str(config.options.get("tier", "auto"))
-    operators = choose(dtype, kernels, tier=tier, quantization=config.quantization, device=device)
+    operators = choose(dtype, kernels, tier=tier, quantization=config.quantization, device=device, tell=tell)
     check_kv_dtype(config.kv_dtype, operators)
     details = {"folder": str(folder), "dtype": dtype_text, "device": str(device)}
     positions = getattr(model_config.get_text_config(), "max_position_embeddings", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from subprocess import SubprocessError
 
@@ -15,19 +16,26 @@ from inference.execution.c_operators import COperators
 from inference.execution.linear import packs
 from inference.execution.operators import CPU, Operators, TorchOperators
 from inference.execution.packed_operators import PackedOperators
-from inference.kernels.build import LEVEL_VARIABLE, BuildError, LevelError, best_level
+from inference.kernels.build import LEVEL_VARIABLE, BuildError, LevelError, best_level, is_built
 from inference.kernels.library import Library, load
 
 log = logging.getLogger(__name__)
 
 
 def choose(
-    dtype: torch.dtype, folder: Path, *, tier: str = "auto", quantization: str = "", device: torch.device = CPU
+    dtype: torch.dtype,
+    folder: Path,
+    *,
+    tier: str = "auto",
+    quantization: str = "",
+    device: torch.device = CPU,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Operators:
     """Return the operators for a model in `dtype`; raise ModelRefusedError when what was asked for can't be had.
 
     `tier` is one of TIERS; "auto" takes the kernels in C, which are built in `folder` if need be, or on a GPU those in
     Triton, else torch's operators with the reason. `quantization` is one of QUANTIZATIONS and needs such kernels.
+    `tell` is called with a line before they are built.
     """
     if tier not in TIERS or quantization not in QUANTIZATIONS:
         raise ModelRefusedError(
@@ -39,7 +47,7 @@ def choose(
         raise ModelRefusedError("quantization fp8 needs a GPU: this model runs on the CPU")
     reason = f"tier {tier} was asked for"
     if tier in {"auto", "c"}:
-        library, reason = _kernels(dtype, folder, tier)
+        library, reason = _kernels(dtype, folder, tier, tell)
         if library is not None:
             return COperators(library, quantization)
         if tier == "c":
@@ -83,11 +91,13 @@ def _on_gpu(device: torch.device, tier: str, quantization: str) -> Operators:
     return TorchOperators(reason=reason, device=device)
 
 
-def _kernels(dtype: torch.dtype, folder: Path, tier: str) -> tuple[Library | None, str]:
+def _kernels(dtype: torch.dtype, folder: Path, tier: str, tell: Callable[[str], None]) -> tuple[Library | None, str]:
     """Return the kernels in C, or why they aren't taken; raise ModelRefusedError for a level that can't be had."""
     if reason := _without_c(dtype, tier):
         return None, reason
     try:
+        if not is_built(folder):
+            tell("compiling kernels, once")
         library = load(folder)
     except LevelError as error:
         raise ModelRefusedError(str(error)) from error

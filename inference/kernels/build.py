@@ -116,14 +116,7 @@ def build(folder: Path, level: str = "", *, anew: bool = False) -> Path:
     a day ago goes. Raise BuildError with the reason.
     """
     level = level or best_level()
-    compiler = _compiler()
-    here = Path(__file__).parent
-    sources = sorted(here.glob("*.[ch]"))
-    command = (*compiler, *FLAGS, *LEVELS[level][0])
-    digest = hashlib.blake2b(repr((command, platform.machine())).encode(), digest_size=12)
-    for source in sources:
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    target = folder / f"cpu-{level}-{digest.hexdigest()}.so"
+    command, target = _planned(folder, level)
     try:
         forget_work_folders(folder, _WORK)
         if not anew and _is_whole(target):
@@ -131,13 +124,36 @@ def build(folder: Path, level: str = "", *, anew: bool = False) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=_WORK) as work:
             made = Path(work) / target.name
-            _compile([*command, *(str(source) for source in sources if source.suffix == ".c"), "-o", str(made), "-lm"])
+            _compile(
+                [*command, *(str(source) for source in _sources() if source.suffix == ".c"), "-o", str(made), "-lm"]
+            )
             with made.open("r+b") as file:
                 file.write(_seal(file.read()))
             made.replace(target)
     except OSError as error:
         raise BuildError(f"{folder}: {error.strerror or error}") from error
     return target
+
+
+def is_built(folder: Path) -> bool:
+    """Return whether `folder` has the library that the environment asks for; raise BuildError where none can be had."""
+    try:
+        return _is_whole(_planned(folder, wanted_level() or best_level())[1])
+    except OSError as error:
+        raise BuildError(f"{folder}: {error.strerror or error}") from error
+
+
+def _sources() -> list[Path]:
+    return sorted(Path(__file__).parent.glob("*.[ch]"))
+
+
+def _planned(folder: Path, level: str) -> tuple[tuple[str, ...], Path]:
+    """Return the command that builds the library for `level`, and its file, named by all that it is made of."""
+    command = (*_compiler(), *FLAGS, *LEVELS[level][0])
+    digest = hashlib.blake2b(repr((command, platform.machine())).encode(), digest_size=12)
+    for source in _sources():
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return command, folder / f"cpu-{level}-{digest.hexdigest()}.so"
 
 
 def _compiler() -> list[str]:
@@ -148,7 +164,7 @@ def _compiler() -> list[str]:
     except ValueError as error:
         raise BuildError(f"CC={named} is no command: {error}") from error
     if shutil.which(command[0]) is None:
-        raise BuildError(f"there is no C compiler ({command[0]})")
+        raise BuildError(f"there is no C compiler ({command[0]}): install gcc and libc6-dev")
     return command
 
 

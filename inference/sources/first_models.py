@@ -15,7 +15,7 @@ from importlib.metadata import Distribution
 from pathlib import Path
 from typing import NamedTuple
 
-from inference.work_folders import forget_work_folders
+from inference.work_folders import forget_work_folders, require_room
 
 CHAT = "SmolLM2-135M-Instruct"
 EMBEDDING = "all-MiniLM-L6-v2"
@@ -27,6 +27,7 @@ PACKAGES = Path(sys.prefix) / "share/first-models"
 _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 _HEAD = ("label_head.json", "label_head.safetensors")
 _WORK = ".making-"
+_DENSE = 3  # times the size of a GGUF file of five bits: its dense copy of sixteen
 _Maker = Callable[[Path, Path], None]
 
 
@@ -72,11 +73,14 @@ def install(home: Path, special: Iterable[Specialist] = ()) -> dict[str, Path]:
 
     Idempotent: an existing folder is kept, with or without its package. A folder appears complete or not at all;
     what killed installations left there a day ago goes. The first conversion takes some seconds and needs the `engine`
-    extra; `missing()` has the reason for an absent name, and `missing_specialists` for a specialist's.
+    extra; `missing()` has the reason for an absent name, and `missing_specialists` for a specialist's. Raise
+    ModelRefusedError, nothing made, where the disk has no room for all of them.
     """
     models = home / "models"
     models.mkdir(parents=True, exist_ok=True)
     forget_work_folders(models, _WORK)
+    special = tuple(special)
+    require_room(models, _size(models, special), "making the first models")
     found: dict[str, Path] = {}
     for name, (package, file), make in (
         (CHAT, CHAT_FILE, _make_chat),
@@ -96,6 +100,24 @@ def install(home: Path, special: Iterable[Specialist] = ()) -> dict[str, Path]:
         if one.is_merged and (target / "config.json").is_file():
             found[one.name] = target
     return found
+
+
+def _size(models: Path, special: Iterable[Specialist]) -> int:
+    """Return how many bytes the folders take that `install` has to make, or somewhat more."""
+
+    def is_made(name: str) -> bool:
+        return (models / name / "config.json").is_file()
+
+    chat, embedding = _installed_file(*CHAT_FILE), _installed_file(*EMBEDDING_FILE)
+    size = 0
+    if chat is not None and not is_made(CHAT):
+        size += _DENSE * chat.stat().st_size
+    if embedding is not None:
+        encoder = sum(path.stat().st_size for path in embedding.parent.rglob("*") if path.is_file())
+        is_linked = embedding.stat().st_dev == models.stat().st_dev
+        size += 0 if is_linked or is_made(EMBEDDING) else encoder
+        size += encoder * sum(one.is_merged and one.is_here and not is_made(one.name) for one in special)
+    return size
 
 
 def missing_specialists(special: Iterable[Specialist], found: Collection[str]) -> dict[str, str]:

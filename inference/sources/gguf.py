@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from inference.errors import ModelRefusedError
-from inference.work_folders import forget_work_folders
+from inference.work_folders import forget_work_folders, require_room
 
 FORMAT = 3  # part of the copy's name: a change of what we write makes new copies
 SHARD_BYTES = 2 * 1024**3
@@ -140,6 +140,7 @@ def convert(path: Path, folder: Path) -> None:
     with _reading(path):
         reader = _reader(path)
         config, ends = _config(path, reader), _ends(reader)
+    require_room(folder, sum(2 * int(tensor.n_elements) for tensor in reader.tensors), f"the dense copy of {path.name}")
     _write_weights(_tensors(path, reader, config), folder)
     _write_tokenizer(path, folder)
     generation = {"bos_token_id": config.get("bos_token_id"), "eos_token_id": ends}

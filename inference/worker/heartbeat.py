@@ -14,7 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-VARIABLE = "SLUICE_HEARTBEAT"
+from inference.logs import VARIABLE
+
 READER_SECONDS = 5.0  # an idle reader still iterates each second
 
 log = logging.getLogger(__name__)

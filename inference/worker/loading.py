@@ -12,7 +12,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from inference.errors import ModelRefusedError
 from inference.execution.backend import LoadedModel
 from inference.text.byte_tokenizer import ByteTokenizer
 from inference.text.tokenizer import FolderTokenizer, Tokenizer
-from inference.types import LOADING, EngineInfo, Health
+from inference.types import LOADING, Health
 from inference.worker.apart import apart
 from inference.worker.deployment import Deployment
 from inference.worker.requests import AddCommand, Command, DrainCommand, RepriceCommand
@@ -132,6 +132,7 @@ class Loader:
 
     def _load(self, config: EngineConfig) -> None:
         name, began = config.deployment, self._clock()
+        self._note_loading(config, "loading")
         try:
             deployment = apart(partial(self._loaded, config))
         except ModelRefusedError as error:
@@ -154,9 +155,16 @@ class Loader:
             details = {f"model_{key}": value for key, value in deployment.info.details.items()}
             seconds = round(self._clock() - began, 3)
             log.info("model ready", extra={"deployment": name, "seconds": seconds, **details})
-            log.info("served here:\n%s", table([each.info for each in self._serving.deployments.values()]))
         self._announce()
         _freeze()
+
+    def _note_loading(self, config: EngineConfig, doing: str) -> None:
+        """Tell operators what a deployment that isn't served yet waits for."""
+        if config.deployment in self._serving.unready:
+            self._serving.unready[config.deployment] = Health(
+                ready=False, reason=LOADING, detail=doing, revision=config.revision
+            )
+            self._announce()
 
     def _loaded(self, config: EngineConfig) -> Deployment:
         model: LoadedModel
@@ -169,7 +177,12 @@ class Loader:
             # Here and not above: it imports torch.
             from inference.architectures.load import load_model
 
-            model = load_model(config, threads=self._config.threads, kv_share=self._config.kv_share)
+            model = load_model(
+                config,
+                threads=self._config.threads,
+                kv_share=self._config.kv_share,
+                tell=partial(self._note_loading, config),
+            )
             tokenizer = FolderTokenizer(model.tokenizer_folder)
         return Deployment(
             config,
@@ -199,16 +212,6 @@ class Loader:
     def _retire(self, deployment: Deployment) -> None:
         deadline = self._clock() + self._config.withdraw_seconds
         self._inbox.put(DrainCommand((deployment,), deadline, self._retired.set, remove=True))
-
-
-def table(infos: Iterable[EngineInfo]) -> str:
-    """Return the deployments as lines of text, one each: model, context, size of the K/V cache, dtype."""
-    rows = [("model", "context", "K/V", "computes in")]
-    for info in infos:
-        details = info.details
-        rows.append((info.model, str(info.max_context), details.get("kv", "none"), details.get("dtype", "-")))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
 def _state_of(path: Path | None) -> tuple[int, int, int] | None:

@@ -11,46 +11,62 @@ from typing import TextIO
 
 from django.conf import settings
 
+from gateway.logs import fitted, for_reader
 from operation.setup import demo
 from routing.models import PublicModel
 from tenancy.services import links
 
-_WIDTH = 34
+_NAME, _LINE = 34, 79
 
 
 class Steps:
-    """Writes to `out` if that is a terminal, and nothing otherwise."""
+    """Writes to `out` if that is a terminal, and nothing otherwise.
+
+    A step that isn't over leaves the cursor at its line's begin, so that a line of the log takes its place.
+    """
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._is_terminal = out.isatty()
+        self._began: dict[str, float] = {}
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Show `name` with the seconds that it takes, counting while it lasts."""
-        if not self._is_terminal:
-            yield
-            return
-        began, ended = time.monotonic(), threading.Event()
-        counting = threading.Thread(target=self._count, args=(name, began, ended), daemon=True)
+        ended = threading.Event()
+        counting = threading.Thread(target=self._count, args=(name, ended), daemon=True)
+        self.show(name)
         counting.start()
         mark = "failed"
         try:
             yield
             mark = "done"
+        except KeyboardInterrupt:
+            mark = "stopped"
+            raise
         finally:
             ended.set()
             counting.join()
-            self._write(name, f"{mark} in {time.monotonic() - began:.1f} s\n")
+            self.end(name, mark)
 
-    def _count(self, name: str, began: float, ended: threading.Event) -> None:
-        self._write(name, "…")
+    def _count(self, name: str, ended: threading.Event) -> None:
         while not ended.wait(1.0):
-            self._write(name, f"… {time.monotonic() - began:.0f} s")
+            self.show(name)
 
-    def _write(self, name: str, state: str) -> None:
-        self._out.write(f"\r  {name:{_WIDTH}} {state}")
-        self._out.flush()
+    def show(self, name: str, doing: str = "") -> None:
+        """Show that `name` goes on, for so many seconds since it was first shown."""
+        seconds = time.monotonic() - self._began.setdefault(name, time.monotonic())
+        self._write(f"  {name:{_NAME}} {doing}… {f'{seconds:.0f} s' if seconds >= 1 else ''}"[:_LINE] + "\r")
+
+    def end(self, name: str, mark: str) -> None:
+        """Show that `name` is over, for good."""
+        began = self._began.pop(name, None)
+        self._write(f"  {name:{_NAME}} {mark}" + (f" in {time.monotonic() - began:.1f} s\n" if began else "\n"))
+
+    def _write(self, line: str) -> None:
+        if self._is_terminal:
+            self._out.write(for_reader("") + line)
+            self._out.flush()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +88,22 @@ def welcome(base_url: str) -> Welcome:
 
 def told(facts: Welcome) -> str:
     """Return `facts` for people."""
+    models = ", ".join(facts.models) or "none yet: manage.py models add <hub id | folder | GGUF file>"
     call = (
         ""
         if not facts.models
         else f"""
+  KEY={facts.api_key}
   curl {facts.base_url}/v1/chat/completions \\
-    -H "Authorization: Bearer {facts.api_key}" -H "Content-Type: application/json" \\
-    -d '{{"model": "auto", "max_tokens": 100, "temperature": 0,
-         "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+    -H "Authorization: Bearer $KEY" -H "Content-Type: application/json" \\
+    -d '{{"model": "auto", "max_tokens": 100, "temperature": 0, "messages":
+         [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 """
     )
     return f"""
 Sluice is set up in {settings.SLUICE_HOME}
-  models    {", ".join(facts.models) or "none yet: manage.py models add <hub id | folder | GGUF file>"}
+{fitted(f"  models    {models}")}
   API key   {facts.api_key}
-  sign in   {facts.sign_in_url}
-            (once, within 15 minutes; `manage.py quickstart` gives another)
+  sign in   once, within 15 minutes (`manage.py quickstart` gives another):
+  {facts.sign_in_url}
 {call}"""

@@ -19,6 +19,7 @@ from tenancy.services.tokens import new_token, token_digest, token_digests
 
 LIFETIME = timedelta(minutes=15)
 _STAMP = 16  # characters of a stamp, in hex
+_RANDOM = 16  # bytes: nobody guesses 128 bits in 15 minutes, and the address fits a line of a terminal
 
 
 @transaction.atomic
@@ -30,7 +31,7 @@ def mint_link(*, user: User, base_url: str = "") -> str:
     """
     if not user.is_active:
         raise ServiceError("user", "This user is deactivated.")
-    token = f"{new_token()}.{stamps(user)[0]}"
+    token = f"{new_token(_RANDOM)}.{stamps(user)[0]}"
     SignInLink.objects.create(user=user, digest=token_digest(token), expires_at=timezone.now() + LIFETIME)
     return (base_url or settings.SLUICE_BASE_URL).rstrip("/") + reverse("link-open", args=[token])
 

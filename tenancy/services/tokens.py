@@ -8,9 +8,9 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 
-def new_token() -> str:
-    """Return 256 random bits for a link."""
-    return secrets.token_urlsafe(32)
+def new_token(size: int = 32) -> str:
+    """Return so many random bytes for a link."""
+    return secrets.token_urlsafe(size)
 
 
 def token_digest(token: str) -> str:

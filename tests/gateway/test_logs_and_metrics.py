@@ -13,6 +13,7 @@ from django.core.exceptions import PermissionDenied
 from django.test import Client, RequestFactory
 
 from base.ids import uuid7
+from gateway import logs
 from gateway.generation.generation import start_generation
 from gateway.http.access import note_caller
 from gateway.http.guard import guarded
@@ -70,13 +71,40 @@ def test_uvicorns_lines_say_what_they_say_once(lines):
     assert "color_message" not in line
 
 
+def test_what_each_request_warns_of_does_not_flood_the_log(lines, monkeypatch):
+    """As where the database's disk is full: our own lines, and those of the standard library's loggers."""
+    now = [100.0]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    log, other = structlog.get_logger("t"), logging.getLogger("billing.writer.queue")
+    for number in range(logs.MOST_ALIKE + 70):
+        log.warning("reserve_failed", error=str(number))
+        other.error("cannot apply %s", number)
+        log.info("answered")
+    now[0] += logs.WINDOW_SECONDS
+    log.warning("reserve_failed", error="last")
+    other.error("cannot apply %s", "last")
+    log.warning("something_else")
+    seen = lines()
+    assert [line["event"] for line in seen].count("answered") == logs.MOST_ALIKE + 70, "nobody's request is left out"
+    failed = [line for line in seen if line["event"] == "reserve_failed"]
+    assert [line["error"] for line in failed] == [*map(str, range(logs.MOST_ALIKE)), "last"]
+    refused = [line for line in seen if line["event"].startswith("cannot apply")]
+    assert len(refused) == logs.MOST_ALIKE + 1
+    assert (failed[-1]["left_out"], refused[-1]["left_out"]) == (70, 70)
+    assert "left_out" not in seen[-1]
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
 
 
-def test_on_a_terminal_lines_are_for_people(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
+@pytest.mark.parametrize("is_supervised", [False, True])
+def test_on_a_terminal_lines_are_for_people(monkeypatch, is_supervised):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("SLUICE_HEARTBEAT", raising=False)
+    if is_supervised:
+        monkeypatch.setenv("SLUICE_HEARTBEAT", "/nowhere")
     root, stream = logging.getLogger(), Terminal()
     before, level = list(root.handlers), root.level
     try:
@@ -84,12 +112,18 @@ def test_on_a_terminal_lines_are_for_people(monkeypatch):
         with request_bound(uuid7()):
             structlog.get_logger("gateway.access").info("answered", path="/links/TOKEN/", status=200)
             structlog.get_logger("gateway.test").info("generation_ended", charge=5)
+        structlog.get_logger("gateway.test").info("gateway_open")
+        structlog.get_logger("gateway.test").warning("odd", why="one word after the other " * 8)
+        logging.getLogger("uvicorn.error").info("Started")
         logging.getLogger("uvicorn.error").warning("plain %s", "line")
     finally:
         root.handlers[:] = before
         root.setLevel(level)
         structlog.reset_defaults()
-    ours, theirs = stream.getvalue().splitlines()
+    lines = stream.getvalue().replace("\r\x1b[K", "").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert ("gateway_open" in stream.getvalue(), "Started" in stream.getvalue()) == (not is_supervised,) * 2
+    ours, theirs = lines[0], lines[-1]
     assert "answered" in ours
     assert "status=200" in ours
     assert "TOKEN" not in ours

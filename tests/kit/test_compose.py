@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -18,6 +19,7 @@ from django.core.management import get_commands, load_command_class
 
 from base.heartbeat import REPLACES, VARIABLE
 from base.http import open_directly
+from deploy.docker import healthy
 from operation.backup.secrets import EFFECTIVE
 from tests.services.proxies import DEPLOY, Scripted, caddy
 
@@ -48,7 +50,7 @@ def managed():
     for name, service in OURS.items():
         if service.get("entrypoint", [""])[0] == "sh":
             for line in service["command"][0].splitlines():
-                for words_after in re.findall(r"manage\.py ([^|&]+)", line):
+                for words_after in re.findall(r"manage\.py ([^|&;\\]+)", line):
                     yield name, words_after.split()
         elif "entrypoint" not in service:
             yield name, service["command"]
@@ -90,12 +92,24 @@ def test_what_services_name_is_there():
                 assert SERVICES[other].get("restart") == "no", other
         assert set(service.get("networks", [])) <= set(COMPOSE["networks"])
         for volume in service.get("volumes", []):
-            source = volume.partition(":")[0]
+            source = interpolated(volume).partition(":")[0]
             assert (ROOT / source).is_file() if source.startswith("./") else source in COMPOSE["volumes"], volume
 
 
 def test_all_that_has_to_run_is_there():
-    needed = {"postgres", "redis", "setup", "gateway-1", "gateway-2", "control", "worker", "celery", "beat", "proxy"}
+    needed = {
+        "postgres",
+        "redis",
+        "setup",
+        "gateway-1",
+        "gateway-2",
+        "control",
+        "worker",
+        "celery",
+        "beat",
+        "backup",
+        "proxy",
+    }
     assert needed <= set(SERVICES)
     assert {name for name, service in SERVICES.items() if service.get("profiles") == ["gpu"]} == {
         "node-gpu",
@@ -105,6 +119,71 @@ def test_all_that_has_to_run_is_there():
         assert "healthcheck" in service, name
     assert not (ROOT / ".env").exists()
     assert "env_file" not in (ROOT / "docker-compose.yml").read_text()
+
+
+def test_no_log_and_no_service_takes_what_others_need():
+    """Docker's own log has no end, and the kernel ends whatever is largest when memory is short."""
+    for name, service in SERVICES.items():
+        options = service["logging"]["options"]
+        assert (service["logging"]["driver"], set(options)) == ("json-file", {"max-size", "max-file"}), name
+        assert re.fullmatch(r"\d+[mg]", interpolated(service["mem_limit"])), name
+    [memory] = [word for word in SERVICES["redis"]["command"] if word.endswith("mb")]
+    assert int(SERVICES["redis"]["mem_limit"][:-1]) >= 2 * int(memory[:-2]), "counters, and copies of what is sent"
+
+
+@pytest.fixture
+def backups(tmp_path):
+    """Run the service's script with programs of our own until it rests, and return the lines of `manage.py`."""
+    folder, programs = tmp_path / "backups", tmp_path / "programs"
+    folder.mkdir()
+    programs.mkdir()
+    (programs / "python").write_text(
+        '#!/bin/sh\necho "$@" >> "$ASKED"\n[ -z "$FAILS" ] && touch "$3/sluice-20260103T032000Z.tar.gz"\n'
+    )
+    (programs / "sleep").write_text('#!/bin/sh\nkill "$PPID"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    entry, [script] = SERVICES["backup"]["entrypoint"], SERVICES["backup"]["command"]
+    script = script.replace("$$", "$").replace("/var/backups/sluice", str(folder))
+
+    def run(**more):
+        asked = tmp_path / "asked"
+        asked.write_text("")
+        path = f"{programs}:{os.environ['PATH']}"
+        subprocess.run([*entry, script], env={"PATH": path, "ASKED": str(asked), **more}, check=False, timeout=100)
+        return asked.read_text().splitlines()
+
+    run.folder = folder
+    return run
+
+
+def test_a_backup_is_made_each_day_and_kept_for_two_weeks_outside_what_it_protects(backups):
+    old, recent = (backups.folder / f"sluice-2026010{day}T032000Z.tar.gz" for day in (1, 2))
+    for archive, days in ((old, 16), (recent, 1)):
+        archive.touch()
+        os.utime(archive, (time.time() - days * 86_400,) * 2)
+    assert backups(FAILS="1") == [f"manage.py backup {backups.folder}"]
+    assert old.exists(), "nothing is deleted where none was made"
+    assert backups() == [f"manage.py backup {backups.folder}"]
+    assert not old.exists()
+    assert recent.exists()
+    assert backups() == [], "there is one of today"
+    [place] = [volume for volume in SERVICES["backup"]["volumes"] if volume.endswith(":/var/backups/sluice")]
+    assert interpolated(place) == "backups:/var/backups/sluice"
+    assert interpolated(place, SLUICE_BACKUPS="/mnt/elsewhere") == "/mnt/elsewhere:/var/backups/sluice"
+    assert all("backups" not in str(service.get("volumes")) for name, service in SERVICES.items() if name != "backup")
+    assert re.search(r"install -d -o 10001 [^&]*/var/backups/sluice", (ROOT / "Dockerfile").read_text())
+
+
+def test_a_container_without_a_recent_backup_is_not_healthy(tmp_path, monkeypatch):
+    monkeypatch.setattr(healthy, "BACKUPS", tmp_path)
+    assert SERVICES["backup"]["healthcheck"]["test"] == ["CMD", "python", "deploy/docker/healthy.py", "backup"]
+    assert not healthy.is_healthy("backup")
+    archive = tmp_path / "sluice-20260101T032000Z.tar.gz"
+    archive.touch()
+    assert healthy.is_healthy("backup")
+    os.utime(archive, (time.time() - 27 * 3600,) * 2)
+    assert not healthy.is_healthy("backup")
 
 
 def test_images_are_built_from_targets_that_exist():

@@ -42,6 +42,15 @@ def test_a_worker_may_use_a_gpu_of_older_and_of_newer_drivers(name):
     assert allowed == {"nvidia-frontend", "nvidia", "nvidiactl", "nvidia-uvm", "nvidia-caps"}
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_service_takes_the_memory_of_the_others(name):
+    """But what loads models, whose owner knows how large they are."""
+    text = (UNITS / name).read_text()
+    has_models = name in {"sluice.service", "sluice-worker@.service"}
+    assert re.findall(r"^MemoryMax=(.*)$", text, re.MULTILINE) == ([] if has_models else ["2G"])
+    assert ("MemoryMax= in a drop-in" in text) == has_models
+
+
 @pytest.fixture
 def analyze():
     if shutil.which("systemd-analyze") is None:

@@ -188,7 +188,7 @@ class Stack:
                 with self._heard:
                     self.said.append(line)
                     self._heard.notify_all()
-                if line.startswith("ready"):
+                if '"event":"ready in ' in line:
                     self._ready.set()
 
 

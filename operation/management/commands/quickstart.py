@@ -9,15 +9,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import structlog
 from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.errors import ServiceError
 from fleet import local_models
+from gateway.logs import for_reader
 from operation.serve.address import address_of, usual_address
+from operation.serve.gateways import ports_problem
 from operation.setup import moved_home
 from operation.setup.steps import Steps, told, welcome
+
+log = structlog.get_logger(__name__)
 
 
 class Command(BaseCommand):
@@ -36,15 +41,20 @@ class Command(BaseCommand):
             raise CommandError(
                 "quickstart makes demo credentials: in production use setup, createsuperuser, models add"
             )
-        quiet = options["json"]
+        quiet, port = options["json"], options["port"] or 8000
+        if options["serve"] and (problem := ports_problem("127.0.0.1", port, 1)):
+            raise CommandError(problem)  # before anything that takes long
         call_command("setup", steps=not quiet, verbosity=0)
         with Steps(sys.stderr if quiet else sys.stdout).step("first models"):
             missing = _missing_models()
         for line in missing:
-            (self.stderr if quiet else self.stdout).write(line)
+            if sys.stdout.isatty():
+                self.stdout.write(for_reader(line))
+            else:
+                log.warning(line)
         if options["serve"]:
-            port = str(options["port"] or 8000)
-            serve = [sys.executable, str(Path(settings.BASE_DIR) / "manage.py"), "serve", "--welcome", "--port", port]
+            manage = str(Path(settings.BASE_DIR) / "manage.py")
+            serve = [sys.executable, manage, "serve", "--welcome", "--port", str(port)]
             self.stdout.flush()
             os.execv(sys.executable, serve)  # noqa: S606 - ours
         facts = welcome(address_of("127.0.0.1", options["port"]) if options["port"] else usual_address())
@@ -57,5 +67,5 @@ def _missing_models() -> list[str]:
         first = local_models.add_first_models()
         moved_home.take_over()  # what a former home has, and this one only has since then
     except ServiceError as error:
-        return [f"first models: {error}"]
+        return [f"there are no first models: {error}; make room there, then run this again"]
     return [f"first model {name} is missing: {why}" for name, why in first.missing.items()]

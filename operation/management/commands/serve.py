@@ -16,7 +16,7 @@ from django.db import DatabaseError, connection
 
 from base.home import runtime_directory
 from fleet.worker_specs import clear_socket
-from gateway.logs import configure_logs
+from gateway.logs import configure_logs, for_reader
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from operation.doctor.doctor import database_problem
 from operation.serve.address import address_of, announced
@@ -25,7 +25,8 @@ from operation.serve.gateways import Gateways, gateways_problem, ports_problem
 from operation.serve.processes import ChildSpec
 from operation.serve.starting import Starting
 from operation.serve.supervisor import FATAL, Supervisor
-from operation.setup.steps import told, welcome
+from operation.setup import demo
+from operation.setup.steps import Steps, told, welcome
 
 log = structlog.get_logger(__name__)
 
@@ -61,17 +62,12 @@ class Command(BaseCommand):
             raise CommandError(problem)
         python, silence = [sys.executable, MANAGE], settings.SLUICE_WATCHDOG_SECONDS
         base_url = address_of(host, port)
-        is_terminal = sys.stdout.isatty()
-        starting = Starting(base_url, self._tell, is_detailed=is_terminal)
+        steps = Steps(sys.stdout)
+        starting = Starting(base_url, self._tell, steps.show, steps.end)
 
         def begun() -> None:
             if options["welcome"]:
-                try:
-                    self._tell(told(welcome(base_url)))
-                except DatabaseError as error:
-                    self._tell(f"no sign-in link could be made ({error}): `manage.py quickstart` makes one")
-                finally:
-                    connection.close()
+                self._welcome(base_url)
 
         gateways = Gateways(host, port, count)
         following = Following(node, self._tell)
@@ -92,14 +88,33 @@ class Command(BaseCommand):
         try:
             with announced(base_url):
                 code = supervisor.run()
+                if code == 0:
+                    self._tell("stopped")
         finally:
             gateways.close()
             clear_socket(node)
         sys.exit(code)
 
+    def _welcome(self, base_url: str) -> None:
+        try:
+            if sys.stdout.isatty():
+                self.stdout.write(told(welcome(base_url)))
+                self.stdout.flush()
+            else:  # no key in a log
+                demo.ensure_demo()
+                self._tell(f"the API key is in {demo.demo_file()}; `manage.py quickstart` prints it and a sign-in link")
+        except DatabaseError as error:
+            self._tell(f"no sign-in link could be made ({error}): `manage.py quickstart` makes one")
+        finally:
+            connection.close()
+
     def _tell(self, line: str) -> None:
-        self.stdout.write(line)
-        self.stdout.flush()
+        """Write a line for people at a terminal, and elsewhere one of the log."""
+        if sys.stdout.isatty():
+            self.stdout.write(for_reader(line))
+            self.stdout.flush()
+        else:
+            log.info(line)
 
 
 def _child(name: str, command: list[str], deadline: float, silence: float) -> ChildSpec:
@@ -123,9 +138,10 @@ class _Watch:
 
     def tick(self, supervisor: Supervisor) -> None:
         """Called about four times a second."""
-        # Until they serve, whoever connects waits in the socket's queue.
-        if not self._told and all(map(supervisor.has_shown_life, self._gateways)):
-            self._told = self._starting.is_over(self._following.names)
+        if not self._told:
+            # Until they serve, whoever connects waits in the socket's queue.
+            is_served = all(map(supervisor.has_shown_life, self._gateways))
+            self._told = self._starting.is_over(self._following.names, is_served=is_served)
             if self._told:
                 self._begun()
         if time.monotonic() >= self._next_look:

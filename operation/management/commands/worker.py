@@ -8,16 +8,28 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+import structlog
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.home import runtime_directory
-from fleet.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_environment, worker_spec
+from fleet.worker_specs import (
+    WorkerSpecError,
+    clear_socket,
+    node_address,
+    save_spec,
+    spec_file,
+    worker_environment,
+    worker_spec,
+)
+from gateway.logs import configure_logs
 from operation.serve.following import CHILD, Following
 from operation.serve.processes import ChildSpec, hide_environment
 from operation.serve.supervisor import Supervisor
 
 DRAIN_SECONDS = 10.0
+
+log = structlog.get_logger(__name__)
 
 
 class Command(BaseCommand):
@@ -48,8 +60,9 @@ class Command(BaseCommand):
         os.execve(sys.executable, _command(node), worker_environment(os.environ))  # noqa: S606
 
     def _supervise(self, node: str, where: dict[str, str]) -> NoReturn:
+        configure_logs()
         hide_environment()  # the worker, which runs foreign models, isn't given the address of the database either
-        following = Following(node, self.stderr.write, **where)
+        following = Following(node, log.warning, **where)
         following.look(None)
         save_spec(worker_spec(node, **where), node)
         os.chdir(settings.BASE_DIR)
@@ -71,7 +84,11 @@ class Command(BaseCommand):
             environment=worker_environment(os.environ),
             inherits=False,
         )
-        sys.exit(Supervisor([child], tick=tick, say=self.stderr.write).run())
+        try:
+            code = Supervisor([child], tick=tick, say=log.warning).run()
+        finally:
+            clear_socket(node)
+        sys.exit(code)
 
 
 def _command(node: str) -> list[str]:

@@ -99,7 +99,7 @@ class Opened:
             raise self.fault
         return self
 
-    def notes(self):
+    def notes(self, **_):
         return {}
 
     async def close(self):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import connection
@@ -20,6 +21,7 @@ from gateway.runtime.catalogue import load_snapshot
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Reading
 from gateway.runtime.requests import Stage
+from gateway.runtime.runtime import Runtime
 from routing.models import PublicModel
 from routing.services.catalogue import add_model, remove_model
 from tests.gateway.doubles import collect, make_intent, make_stand
@@ -198,16 +200,34 @@ def restore_triggers():
     triggers.install(connection)
 
 
+def test_operators_are_told_why_a_model_is_refused_or_slower():
+    def entry(name, obstacle="", detail="", **details):
+        engine = SimpleNamespace(info=SimpleNamespace(details=details))
+        return SimpleNamespace(
+            deployment=SimpleNamespace(name=name),
+            obstacle=obstacle,
+            health=SimpleNamespace(detail=detail),
+            engine=engine,
+        )
+
+    entries = [entry("refused", "model refused", "no room"), entry("slow", slower="no compiler"), entry("quick")]
+    entries[0].engine.info = None
+    runtime = SimpleNamespace(engines=SimpleNamespace(entries=lambda: entries), rates=SimpleNamespace(trouble=""))
+    assert Runtime.deployments(runtime) == {"refused": "model refused: no room", "slow": "ready", "quick": "ready"}
+    assert Runtime.notes(runtime, for_operators=True) == {"slow": "three to five times slower: no compiler"}
+    assert Runtime.notes(runtime, for_operators=False) == {}
+
+
 async def test_gateway_that_lost_redis_is_ready_and_says_so(redis_server, settings, tmp_path):
     settings.REDIS_URL = redis_server.url
     settings.SLUICE_REDIS_SECONDS = 5.0
     world = await in_database(make_world)
     async with opened(tmp_path) as runtime:
-        assert runtime.notes() == {}
+        assert runtime.notes(for_operators=True) == {}
         principal = await principal_of(runtime, world)
         redis_server.kill()
         await collect(await start_generation(runtime, principal, make_intent(), uuid7()))
-        assert "share" in runtime.notes()["limits"]
+        assert "share" in runtime.notes(for_operators=False)["limits"]
         assert not any((await runtime.readiness()).values())
         shown = runtime.metrics.registry.get_sample_value
         assert (shown("sluice_limits_shared"), shown("sluice_redis_losses_total")) == (0, 1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from inference import work_folders
+from inference.errors import ModelRefusedError
 from inference.sources import first_models
 from inference.sources.first_models import CHAT, EMBEDDING, specialists
 from tests.first_models import DESK, DESK_LABELS, SPECIALISTS
@@ -72,6 +75,29 @@ def test_labels_are_merged_once_and_the_adapter_is_told(home, special):
     before = (folder / "model.safetensors").stat().st_ino
     assert first_models.install(home, special) == found
     assert (folder / "model.safetensors").stat().st_ino == before
+
+
+def test_a_disk_without_room_is_named_and_nothing_is_made(home, special, monkeypatch):
+    train(home)
+    package = home / "package"
+    package.mkdir()
+    for name, size in (("model.gguf", 100 << 20), ("config.json", 50 << 20)):
+        with (package / name).open("wb") as file:
+            file.truncate(size)
+    packaged = {first_models.CHAT_FILE: package / "model.gguf", first_models.EMBEDDING_FILE: package / "config.json"}
+    monkeypatch.setattr(first_models, "_installed_file", lambda *file: packaged[file])
+    (home / "models" / CHAT / "config.json").unlink()
+    needed = 3 * 100 + 150 + 128  # the GGUF file's dense copy, the encoder with labels, and what is left free
+    free = SimpleNamespace(free=(needed << 20) - 1)
+    monkeypatch.setattr(work_folders.shutil, "disk_usage", lambda _: free)
+    with pytest.raises(
+        ModelRefusedError, match=rf"needs {needed} MiB of the disk of .*, which has {needed - 1} MiB free"
+    ):
+        first_models.install(home, special)
+    assert {path.name for path in (home / "models").iterdir()} == {CHAT, EMBEDDING}
+    free.free += 1
+    with pytest.raises(ModelRefusedError, match="can't be read as GGUF"):  # it was tried
+        first_models.install(home, special)
 
 
 def test_without_weights_the_others_are_installed_and_it_says_why(home, special):

@@ -103,6 +103,14 @@ def test_a_backup_made_under_load_brings_everything_back(server, tmp_path):
         assert str(archive) in said
         assert "tenants' files and adapters: 2" in said
 
+        within = tmp_path / "drill"
+        within.mkdir()
+        drilled = stack.manage("drill", str(tmp_path), "--within", str(within)).splitlines()  # beside what runs
+        assert drilled[-2] == "the books are right"
+        assert drilled[-1].startswith(f"{archive} (")
+        assert list(within.iterdir()) == []
+        assert databases_of_drills(server) == []
+
         assert "stop" in refusal(stack, "restore", str(archive), "--replace")  # it runs
         stack.stop()
         at_the_end = stack.audit()
@@ -137,6 +145,14 @@ def test_a_backup_made_under_load_brings_everything_back(server, tmp_path):
         assert stack.manage("reconcile").splitlines()[-1] == "the books are right"
         assert stack.stop() == 0
         assert "stays as it was" in stack.manage("restore", str(archive), "--replace")
+
+
+def databases_of_drills(server):
+    if not server:
+        return []
+    with psycopg.connect(server) as connection:
+        found = connection.execute("SELECT datname FROM pg_database WHERE starts_with(datname, 'sluice_drill_')")
+        return found.fetchall()
 
 
 def refusal(stack, *command):
