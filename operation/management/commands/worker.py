@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.home import runtime_directory
 from fleet.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_environment, worker_spec
-from operation.serve.following import CHILD, Following
+from operation.serve.following import CHILD, Following, require_node
 from operation.serve.processes import ChildSpec, hide_environment
 from operation.serve.supervisor import Supervisor
 
@@ -39,6 +39,7 @@ class Command(BaseCommand):
         node = options["node"]
         where = {"listen": options["listen"], "keys": options["keys"] and str(Path(options["keys"]).resolve())}
         try:
+            require_node(node)
             if node_address(node):
                 self._supervise(node, where)
             save_spec(worker_spec(node, **where), node)
