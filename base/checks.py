@@ -43,7 +43,7 @@ class Finding:
 
     def __str__(self) -> str:
         about = f"{self.subject}: " if self.subject else ""
-        return f"{about}{self.text} → {self.mend}" if self.mend else about + self.text
+        return f"{about}{self.text}: {self.mend}" if self.mend else about + self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -47,9 +47,10 @@ def version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class SeenGateway:
-    """A gateway as it noted itself: `failing` are its own checks, `unready` its deployments and why each takes no work.
+    """A gateway as it noted itself: `failing` are text and cure of its own checks' findings, `ready` its deployments that
+    take work, `unready` why each other takes none.
 
-    `ready` are those that take work. One that ended in order is noted no more; one that `is_gone` was killed or lost.
+    One that ended in order is noted no more; one that `is_gone` was killed or lost.
     """
 
     name: str
@@ -58,7 +59,7 @@ class SeenGateway:
     started_at: datetime
     seen_at: datetime
     is_gone: bool
-    failing: Mapping[str, str] = field(default_factory=dict)
+    failing: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     unready: Mapping[str, str] = field(default_factory=dict)
     ready: frozenset[str] = frozenset()
 
@@ -81,7 +82,11 @@ class Presence:
         """
         own = [Result(check, check.findings(state)) for check in (*DECISIVE, LIMITS)]
         own += [Result(check, check.findings(None)) for check in (SECRETS, TASKS)]
-        failing = {one.check.name: one.told for one in own if not one.is_fine}
+        failing = {
+            one.check.name: [(found.text, found.mend) for found in one.findings if not found.is_fine]
+            for one in own
+            if not one.is_fine
+        }
         facts = {**self._facts, "failing": failing, "deployments": dict(deployments)}
         if facts != self._noted[0] or time.monotonic() >= self._noted[1] + SEEN_SECONDS:
             note(Kind.GATEWAY, self._name, facts)

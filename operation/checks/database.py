@@ -55,7 +55,8 @@ def _connect() -> Any:
 
 def _reached(_: object) -> Iterator[Finding]:
     try:
-        _connect().close()
+        with closing(_connect()) as session:
+            session.execute("SELECT 1" if connection.vendor == "postgresql" else "PRAGMA schema_version")
     except (DatabaseError, _driver().Error) as error:
         yield Finding(f"{_named()}: {' '.join(str(error).split())}", "start it, or correct DATABASE_URL")
     else:

@@ -41,15 +41,16 @@ def _home(_: object) -> Iterator[Finding]:
 
 def _give_back(folder: Path) -> str:
     """Return the command that lets this process's user write a folder."""
-    owns = folder.exists() and folder.stat().st_uid == os.getuid()
-    path = shlex.quote(str(folder))
-    return f"`chmod u+rwx {path}`" if owns else f"`sudo install -d -o {os.getuid()} -m 0700 {path}`"
+    path, us = shlex.quote(str(folder)), os.geteuid()
+    if folder.exists() and folder.stat().st_uid == us:
+        return f"`chmod u+rwx {path}`"
+    return f"`{'sudo ' if us else ''}install -d -o {us} -m 0700 {path}`"
 
 
 def _disk(_: object) -> Iterator[Finding]:
     free = shutil.disk_usage(settings.SLUICE_HOME).free
-    yield Finding(f"{free >> 20} MiB free, {LEAST_FREE >> 20} needed")
-    yield from DISK.look(None)
+    mend = "".join(finding.mend for finding in DISK.look(None))
+    yield Finding(f"{free >> 20} MiB free, {LEAST_FREE >> 20} needed", mend)
 
 
 def _settings(_: object) -> Iterator[Finding]:
@@ -123,7 +124,7 @@ def _install() -> str:
 
 CHECKS: tuple[Check[object], ...] = (
     Check("home", "a byte can be written to SLUICE_HOME, which nobody else may read", Severity.CRITICAL, _home),
-    Check(DISK.name, DISK.proves, DISK.severity, _disk),
+    Check(DISK.name, DISK.proves, DISK.severity, _disk, needs=("home",)),
     Check("settings", "Django's and our own checks of the settings pass", Severity.WARNING, _settings),
 )
 STANDING_ON_ROWS: tuple[Check[object], ...] = (

@@ -78,9 +78,8 @@ def _gateways(_: object) -> Iterator[Finding]:
             text = f"runs {one.version or 'an unnamed version'}, and this code is {own or 'unnamed'}"
             mend = "start it anew: `systemctl restart 'sluice-gateway@*'` on its machine, or SIGHUP to its `serve`"
             yield Finding(text, mend, one.name)
-        for name, told in one.failing.items():
-            text, _, mend = told.partition(" → ")
-            yield Finding(f"{name}: {text}", mend or "see its log", one.name)
+        for name, findings in one.failing.items():
+            yield from (Finding(f"{name}: {text}", mend, one.name) for text, mend in findings)
     lost = Counter(one.host for one in seen if one.is_gone and one.seen_at > clock.now() - RECENT)
     for host, count in lost.items():
         mend = "`journalctl -u 'sluice*' -p warning -n 50` on its machine, or its log, says what ended them"

@@ -89,5 +89,5 @@ def test_a_full_disk_is_said(monkeypatch):
     monkeypatch.setattr(home.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * 2**20))
     assert home.is_disk_full()
     [disk] = found("disk")
-    assert "5 MiB" in disk.finding
+    assert "5 MiB" in disk.text
     assert "make room" in disk.mend

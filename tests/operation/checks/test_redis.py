@@ -45,7 +45,7 @@ def test_a_redis_that_answers_and_writes_nothing_is_said(redis_server):
     redis_server.ask("CONFIG", "SET", "maxmemory", "1")
     try:
         found = findings()["redis"]
-        assert "used memory > 'maxmemory'" in found.finding
+        assert "used memory > 'maxmemory'" in found.text
         assert "share of the limits" in found.mend
     finally:
         redis_server.ask("CONFIG", "SET", "maxmemory", "0")
@@ -55,7 +55,7 @@ def test_a_gateway_that_does_not_listen_at_this_redis_is_said(monkeypatch):
     if configured.SLUICE_EMBEDDED:
         pytest.skip("SQLite has one gateway")
     monkeypatch.setattr(services, "count_gateways", lambda _: 2)
-    assert "same REDIS_URL" in findings()["gateways"].mend
+    assert "give every gateway of this database this REDIS_URL" in findings()["gateways"].mend
 
 
 def test_without_redis_nothing_is_said(settings):
