@@ -47,8 +47,8 @@ def version() -> str:
 
 @dataclass(frozen=True, slots=True)
 class SeenGateway:
-    """A gateway as it noted itself: `failing` are text and cure of its own checks' findings, `ready` its deployments that
-    take work, `unready` why each other takes none.
+    """A gateway as it noted itself: `failing` has text and cure of what its own checks found, `ready` its deployments
+    that take work, `unready` why each other takes none.
 
     One that ended in order is noted no more; one that `is_gone` was killed or lost.
     """

@@ -74,7 +74,7 @@ def _auto(_: object) -> Iterator[Finding]:
 def _rerouted(version: PlanVersion, chats: list[PublicModel], error: RoutingError) -> str:
     """Return what gives a plan's `auto` a way: a rule without a model gets one by `setup`, a plan by `include`."""
     allowed = [model.name for model in chats if not version.allowed_models or model.name in version.allowed_models]
-    if error.code == "no_route" or allowed:
+    if allowed or error.code != "no_route":
         return f"{command('setup')} gives rules without a model another; or mend the rules in the admin"
     return command("plans", "include", version.plan.slug, chats[0].name, "--subscribers")
 
@@ -166,7 +166,7 @@ def _way_back(model: str, source: str) -> str:
 _SCHEMA = ("schema",)
 CHECKS: tuple[Check[object], ...] = (
     Check("plans and prices", "there are plans and rate cards", Severity.CRITICAL, _plans, _SCHEMA),
-    Check("auto", "each plan's `auto` leads to a model, by a dry run", Severity.CRITICAL, _auto, _SCHEMA),
+    Check("auto", "each plan's `auto` leads to a model, by a dry run", Severity.WARNING, _auto, _SCHEMA),
     Check("aliases", "each alias means a model", Severity.WARNING, _aliases, _SCHEMA),
     Check("API keys", "somebody has a key", Severity.WARNING, _keys, _SCHEMA),
     Check("models", "each model is where its worker looks, and ready somewhere", Severity.CRITICAL, _models, _SCHEMA),

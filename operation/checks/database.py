@@ -118,7 +118,8 @@ def _writable_again(error: Exception) -> str:
                 if cursor.fetchone()[0]:
                     return "it is a standby: have DATABASE_URL name the primary"
             reset = f'ALTER DATABASE "{name}" RESET default_transaction_read_only'
-            return f"`{_PSQL} '{reset}'`, then start again what is connected"
+            lift = "SET default_transaction_read_only = off"
+            return f"`{_PSQL} '{lift}' -c '{reset}'`, then start again what is connected"
         case "53100":
             return f"make room on its disk: `{_PSQL} 'SHOW data_directory'` says which, `df -h` how full it is"
     return "its server's log says why"

@@ -138,7 +138,10 @@ def _books(_: object) -> Iterator[Finding]:
     else:
         is_old = clock.now() - checked.finished_at > timedelta(hours=2 * settings.SLUICE_RECONCILE_HOURS)
         text = f"checked {checked.finished_at:%Y-%m-%d %H:%M} UTC, {checked.found} findings"
-        mend = f"{command('reconcile')} checks them now, and lists what it finds" if checked.found or is_old else ""
+        if checked.found:
+            mend = f"{command('reconcile')} lists what differs: change nothing by hand before you know why"
+        else:
+            mend = f"run {command('jobs', '--once')}, which checks them" if is_old else ""
         yield Finding(text, mend)
 
 

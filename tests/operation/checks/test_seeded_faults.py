@@ -21,6 +21,7 @@ from base.sealing import seal
 from billing import triggers
 from billing.models import OutboxEvent, Plan, Reconciliation
 from billing.services import plans
+from billing.services.plan_models import include_models
 from gateway.runtime.gateway_lock import KEY
 from gateway.runtime.models import Observation, TaskState
 from operation.checks import database, machine
@@ -137,7 +138,8 @@ def package_missing(well):
 def database_unreachable(well):
     connection.close()
     name = connection.settings_dict["NAME"]
-    well.patch.setitem(connection.settings_dict, "NAME", str(well.home / "none" / "sluice.sqlite3"))
+    (well.home / "letter").write_text("no database")
+    well.patch.setitem(connection.settings_dict, "NAME", str(well.home / "letter"))
     assert "DATABASE_URL" in (yield)
     well.patch.setitem(connection.settings_dict, "NAME", name)
 
@@ -162,7 +164,7 @@ def database_newer_than_the_code(well):
 @fault("triggers")
 def trigger_dropped(well):
     with connection.cursor() as cursor:
-        cursor.execute(f"DROP TRIGGER {triggers.GUARDED[0].statements('sqlite')[0][0]}")
+        cursor.execute(f"DROP TRIGGER {next(iter(triggers.GUARDED[0].statements('sqlite')))[0]}")
     paste((yield))
 
 
@@ -249,7 +251,7 @@ def remote_engine_refuses_its_key(well):
 
 @fault("backup")
 def backup_missing(well):
-    well.patch.setattr(machine, "run_checks", list)  # of production's settings
+    well.patch.setattr(machine, "run_checks", lambda **_: [])  # of production's settings
     well.settings.SLUICE_ENV = "production"
     well.settings.SLUICE_BACKUP_HOURS = 1
     old = {"path": str(well.home / "backups" / "old.tar.gz")}
@@ -374,6 +376,14 @@ def books_unchecked(well):
     paste((yield))
 
 
+@fault("books")
+def books_wrong(well):
+    now = timezone.now()
+    Reconciliation.objects.create(started_at=now, finished_at=now, is_running=None, found=3)
+    paste((yield))
+    Reconciliation.objects.update(found=0)
+
+
 @fault("secrets")
 def key_hash_secret_changed(well):
     former, well.settings.SLUICE_KEY_HASH_SECRET = well.settings.SLUICE_KEY_HASH_SECRET, "another"
@@ -399,6 +409,7 @@ def secret_key_changed(well):
 @fault("auto")
 def model_of_auto_removed(well):
     add_model(name="other", kinds=["chat"], context_length=512, rate_card="card", source=str(well.model))
+    include_models("free", ["other"])
     remove_model("sound")
     paste((yield))
 

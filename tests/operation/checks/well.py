@@ -20,6 +20,7 @@ from django.core.management import call_command
 
 from base import clock
 from billing.services import cards, plans
+from billing.services.plan_models import include_models
 from gateway.runtime.data_plane import STANDING, Standing
 from gateway.runtime.observed import Kind, leave_canaries, note, version
 from operation.checks.checks import examine
@@ -102,12 +103,14 @@ class Well:
         self._set()
         plans.ensure_default_plans()
         cards.ensure_default_cards()
+        cards.ensure_card("card", "chat")
         self.model = home / "model"
         self.model.mkdir()
         self.deployment = add_model(
             name="sound", kinds=["chat"], context_length=512, rate_card="card", source=str(self.model)
         )
         ensure_default_routes()
+        include_models("free", ["sound"])
         self.tenant = Tenant.objects.create(name="One", slug="one")
         project = Project.objects.create(tenant=self.tenant, name="Default")
         self.key, _ = keys.create_key(tenant=self.tenant, project=project, name="key")
