@@ -28,6 +28,7 @@ SEEN_SECONDS = 30.0
 """A gateway notes so often that it serves."""
 SILENT = timedelta(seconds=75)
 """After so long without its note a gateway counts as gone."""
+STARTING = timedelta(seconds=45)
 FORGOTTEN = timedelta(days=1)
 LATE = timedelta(minutes=5)
 
@@ -50,7 +51,8 @@ class SeenGateway:
     """A gateway as it noted itself: `failing` has text and cure of what its own checks found, `ready` its deployments
     that take work, `unready` why each other takes none.
 
-    One that ended in order is noted no more; one that `is_gone` was killed or lost.
+    One that ended in order is noted no more; one that `is_gone` was killed or lost, and one that `is_starting` may not
+    have heard from all yet.
     """
 
     name: str
@@ -59,6 +61,7 @@ class SeenGateway:
     started_at: datetime
     seen_at: datetime
     is_gone: bool
+    is_starting: bool
     failing: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     unready: Mapping[str, str] = field(default_factory=dict)
     ready: frozenset[str] = frozenset()
@@ -114,6 +117,7 @@ def seen_gateways() -> list[SeenGateway]:
             started_at=datetime.fromisoformat(row.facts["started_at"]),
             seen_at=row.at,
             is_gone=row.at < now - SILENT,
+            is_starting=datetime.fromisoformat(row.facts["started_at"]) > now - STARTING,
             failing=row.facts["failing"],
             unready={name: state for name, state in row.facts["deployments"].items() if state != "ready"},
             ready=frozenset(name for name, state in row.facts["deployments"].items() if state == "ready"),

@@ -55,18 +55,22 @@ def _without_specialists() -> Iterator[Finding]:
 
 
 def _auto(_: object) -> Iterator[Finding]:
-    """Ask where a chat for `auto` would go, on the terms of each plan that somebody has or may get."""
+    """Ask where a chat for `auto` would go, on the terms of each plan; that one leads nowhere matters where somebody
+    has it or gets it by signing up.
+    """
     chats = [model for model in _general() if "chat" in model.kinds]
     if not chats:  # the check of models tells of none at all
         return
-    latest = {version.id: version for version in latest_versions() if version.plan.is_offered}
-    held = PlanVersion.objects.filter(subscriptions__state=Subscription.State.ACTIVE).select_related("plan").distinct()
-    for version in {**latest, **{version.id: version for version in held}}.values():
+    active = PlanVersion.objects.filter(subscriptions__state=Subscription.State.ACTIVE).select_related("plan")
+    held = {version.id: version for version in active.distinct()}
+    for version in {**{version.id: version for version in latest_versions()}, **held}.values():
         subject = f"plan {version.plan.slug}"
         try:
             route = dry_run(Live(), version, Wanted())
         except RoutingError as error:
-            yield Finding(f"`auto` leads nowhere: {error.message}", _rerouted(version, chats, error), subject)
+            matters = version.id in held or version.plan.slug == settings.SLUICE_SIGNUP_PLAN
+            mend = _rerouted(version, chats, error) if matters else ""
+            yield Finding(f"`auto` leads nowhere: {error.message}", mend, subject)
         else:
             yield Finding(f"`auto` leads to {route.model}", "", subject)
 
@@ -136,7 +140,7 @@ def _here(model: str, source: str, state: EngineState | None) -> Finding:
 
 def _nowhere_ready(told: set[str]) -> Iterator[Finding]:
     """Find deployments that no gateway has ready, of those that aren't `told` already."""
-    alive = [one for one in seen_gateways() if not one.is_gone]
+    alive = [one for one in seen_gateways() if not (one.is_gone or one.is_starting)]
     ready = frozenset[str]().union(*(one.ready for one in alive))
     rows = Deployment.objects.filter(is_active=True, model__is_active=True).exclude(id__in=told)
     for row in rows.select_related("model").prefetch_related("replicas__node"):

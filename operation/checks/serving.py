@@ -78,7 +78,7 @@ def _gateways(_: object) -> Iterator[Finding]:
             text = f"runs {one.version or 'an unnamed version'}, and this code is {own or 'unnamed'}"
             mend = "start it anew: `systemctl restart 'sluice-gateway@*'` on its machine, or SIGHUP to its `serve`"
             yield Finding(text, mend, one.name)
-        for name, findings in one.failing.items():
+        for name, findings in one.failing.items() if not one.is_starting else ():
             yield from (Finding(f"{name}: {text}", mend, one.name) for text, mend in findings)
     lost = Counter(one.host for one in seen if one.is_gone and one.seen_at > clock.now() - RECENT)
     for host, count in lost.items():
@@ -90,8 +90,8 @@ def _gateways(_: object) -> Iterator[Finding]:
 
 def _nodes(_: object) -> Iterator[Finding]:
     """Look when a gateway heard last from each node that has models, and knock at those that are silent."""
-    if not any(not one.is_gone for one in seen_gateways()):
-        return  # nobody listens
+    if all(one.is_gone or one.is_starting for one in seen_gateways()):
+        return  # nobody listens, or has for long enough
     nodes = Node.objects.filter(
         is_active=True, replicas__deployment__is_active=True, replicas__deployment__model__is_active=True
     )

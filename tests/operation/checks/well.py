@@ -19,7 +19,7 @@ import msgspec
 from django.core.management import call_command
 
 from base import clock
-from billing.services import cards, plans
+from billing.services import cards, plans, wallets
 from billing.services.plan_models import include_models
 from gateway.runtime.data_plane import STANDING, Standing
 from gateway.runtime.observed import Kind, leave_canaries, note, version
@@ -112,6 +112,8 @@ class Well:
         ensure_default_routes()
         include_models("free", ["sound"])
         self.tenant = Tenant.objects.create(name="One", slug="one")
+        wallets.ensure_operator_accounts()
+        plans.subscribe(self.tenant.id, "free")
         project = Project.objects.create(tenant=self.tenant, name="Default")
         self.key, _ = keys.create_key(tenant=self.tenant, project=project, name="key")
         Node.objects.update(seen_at=clock.now())
