@@ -77,8 +77,9 @@ def _files(_: object) -> Iterator[Finding]:
         finally:
             storage.delete(name)
     except Exception as error:  # noqa: BLE001 - a storage raises what it likes
-        at = next((place for place in (local / "checks", local) if place.exists()), local) if local else None
-        mend = _give_back(at) if at else "correct SLUICE_FILES_OPTIONS, or mend the storage that it names"
+        mend = "correct SLUICE_FILES_OPTIONS, or mend the storage that it names"
+        if local is not None and isinstance(error, PermissionError):
+            mend = _give_back(next(place for place in (local / "checks", local, *local.parents) if place.exists()))
         yield Finding(f"{where} can't be written: {' '.join(str(error).split())[:300]}", mend)
         return
     mend = "" if is_same else "let all processes reach the same storage (SLUICE_FILES_STORAGE, SLUICE_FILES_OPTIONS)"

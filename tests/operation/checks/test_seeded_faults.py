@@ -5,9 +5,12 @@ A fault is a generator: it breaks something and yields, and is sent the first wa
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from contextlib import closing, suppress
 from datetime import timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -16,7 +19,7 @@ from django.db import connection
 from django.utils import timezone
 
 from base import clock, home
-from base.checks import command
+from base.checks import Check, Severity, command
 from base.sealing import seal
 from billing import triggers
 from billing.models import OutboxEvent, Plan, Reconciliation, Subscription
@@ -24,7 +27,8 @@ from billing.services import plans
 from billing.services.plan_models import include_models, move_subscribers
 from gateway.runtime.gateway_lock import KEY
 from gateway.runtime.models import Observation, TaskState
-from operation.checks import database, machine
+from operation.checks import checks, database, machine
+from operation.checks.checks import CHECKS
 from operation.jobs import states
 from routing.models import Deployment, Node, PublicModel
 from routing.services.catalogue import add_model, remove_model, set_alias
@@ -92,6 +96,9 @@ class AnyStorage(FileSystemStorage):
         super().__init__(location or "/tmp/sluice-any-storage")
 
 
+NOBODY = 65534
+
+
 class Dead(FileSystemStorage):
     def _save(self, name, content):
         raise ConnectionError("bucket unreachable")
@@ -117,6 +124,32 @@ def files_unreachable(well):
     well.settings.STORAGES = stored | {"files": {"BACKEND": f"{__name__}.Dead"}}
     yield
     well.settings.STORAGES = stored
+
+
+@fault("files")
+def files_not_ours_to_write(well):
+    """No permission binds root: where tests run as root, the check looks as a user who owns the folder."""
+    owner, look = os.getuid() or NOBODY, next(one for one in CHECKS if one.name == "files").look
+    with tempfile.TemporaryDirectory(prefix="sluice-files-", dir="/tmp") as folder:
+        os.chown(folder, owner, -1)
+        Path(folder).chmod(0o500)
+
+        def as_owner(of):
+            os.seteuid(owner)
+            try:
+                return list(look(of))
+            finally:
+                os.seteuid(os.getuid())
+
+        backend = "django.core.files.storage.FileSystemStorage"
+        files = {"BACKEND": backend, "OPTIONS": {"location": folder}}
+        well.settings.STORAGES = well.settings.STORAGES | {"files": files}
+        looked = Check("files", "", Severity.CRITICAL, as_owner)
+        well.patch.setattr(checks, "CHECKS", [looked if one.name == "files" else one for one in CHECKS])
+        paste((yield))
+        well.settings.STORAGES = well.settings.STORAGES | {"files": files}
+        assert well.failing() == {}
+        well.patch.setattr(checks, "CHECKS", [one for one in CHECKS if one.name != "files"])
 
 
 @fault("compiler")
