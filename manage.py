@@ -37,7 +37,7 @@ def main() -> None:
             sys.exit(os.EX_CONFIG)
         raise
     except DatabaseError as error:
-        from operation.doctor.doctor import database_problem
+        from operation.checks.database import database_problem
 
         if problem := database_problem():
             reason = " ".join(str(error).split())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 from uuid import UUID
 
 import structlog
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection
+from django.db import DatabaseError, connection
 
 from base.database.threads import DatabaseThreads
 from base.ids import uuid7
@@ -33,7 +33,9 @@ from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch, EpochPoller
 from gateway.runtime.gateway_lock import GatewayLock, take_lock
 from gateway.runtime.metrics import Metrics, observe_delay, pool_sources, read_installation
+from gateway.runtime.observed import Presence
 from gateway.runtime.principals import Principals
+from gateway.runtime.readiness import TOLD_SECONDS, Telling
 from gateway.runtime.refusals import Refusals
 from gateway.runtime.requests import Requests, Stage
 from gateway.runtime.runtime import Parts, Runtime
@@ -44,6 +46,7 @@ REFUSALS_INTERVAL = 1.0
 SEEN_INTERVAL = 30.0
 INSTALLATION_INTERVAL = 15.0
 CANCEL_INTERVAL = 1.0
+FORGET_SECONDS = 1.0
 EXAMPLES_INTERVAL = 1.0
 
 log = structlog.get_logger(__name__)
@@ -115,7 +118,9 @@ async def open_runtime() -> Runtime:
         pools = (threads, own_threads, batch_threads)
         calls = {"sluice_database_calls": lambda: sum(pool.calls for pool in pools)}
         metrics.gauges.follow({**calls, **pool_sources()})
-        for loop in _loops(runtime, lock, poller, batch_threads):
+        presence = await own_threads.run(lambda: Presence(incarnation))
+        stack.push_async_callback(_forget, own_threads, presence)
+        for loop in _loops(runtime, lock, poller, batch_threads, presence):
             stack.push_async_callback(_cancelled, asyncio.create_task(_logged(loop)))
         runtime.on_close(stack.pop_all().aclose)
     log.info("gateway_open", incarnation=str(incarnation), deployments=len(engines.entries()))
@@ -123,7 +128,7 @@ async def open_runtime() -> Runtime:
 
 
 def _loops(
-    runtime: Runtime, lock: GatewayLock, poller: EpochPoller, batch_threads: DatabaseThreads
+    runtime: Runtime, lock: GatewayLock, poller: EpochPoller, batch_threads: DatabaseThreads, presence: Presence
 ) -> list[Callable[[], Coroutine[Any, Any, None]]]:
     """Return what runs beside requests until the runtime is closed."""
     metrics, engines, threads = runtime.metrics, runtime.engines, runtime.own_threads
@@ -159,8 +164,15 @@ def _loops(
         if names := engines.heard():
             await threads.run(lambda: note_seen(names))
 
+    telling = Telling()
+
+    async def tell() -> None:
+        telling.look(await runtime.state())
+
     async def look_at_installation() -> None:
         metrics.installation.seen(await threads.run(read_installation))
+        state, states = await runtime.state(), runtime.deployments()
+        metrics.checks.seen(await threads.run(lambda: presence.look(state, states)))
 
     return [
         lock.keep,
@@ -173,14 +185,22 @@ def _loops(
         lambda: _each(SWEEP_INTERVAL, swept, "sweep"),
         lambda: _each(LAST_USED_INTERVAL, runtime.principals.write_last_used, "last_used"),
         lambda: _each(REFUSALS_INTERVAL, runtime.requests.refusals.write, "refusals"),
-        lambda: _each(INSTALLATION_INTERVAL, look_at_installation, "installation"),
+        lambda: _each(INSTALLATION_INTERVAL, look_at_installation, "installation", at_once=True),
         lambda: observe_delay(metrics.loop_delay.observe),
         *_hints(poller, runtime),
         lambda: _each(SEEN_INTERVAL, seen, "nodes_seen"),
+        lambda: _each(TOLD_SECONDS, tell, "telling", at_once=True),
         lambda: _each(EXAMPLES_INTERVAL, runtime.catalogue.read_examples, "examples"),
         lambda: _each(CANCEL_INTERVAL, lambda: cancel_as_asked(runtime), "cancel_responses"),
         batches.keep,
     ]
+
+
+async def _forget(threads: DatabaseThreads, presence: Presence) -> None:
+    """Take back the note of a gateway, if the database answers soon."""
+    with suppress(DatabaseError, TimeoutError):
+        async with asyncio.timeout(FORGET_SECONDS):
+            await threads.run(presence.forget)
 
 
 def open_traces(incarnation: UUID) -> Callable[[], Awaitable[None]]:
@@ -231,10 +251,14 @@ def _hints(poller: EpochPoller, runtime: Runtime) -> list[Callable[[], Coroutine
     return [Hints(settings.REDIS_URL, look=poller.look, wake=runtime.requests.turns.wake).listen]
 
 
-async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str) -> None:
-    """Await `work()` every `seconds` until cancelled; a failure is logged and the next turn tries again."""
+async def _each(seconds: float, work: Callable[[], Awaitable[object]], name: str, *, at_once: bool = False) -> None:
+    """Await `work()` every `seconds` until cancelled, first then or `at_once`. A failure is logged, and the next turn
+    tries again.
+    """
+    wait = 0.0 if at_once else seconds
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(wait)
+        wait = seconds
         try:
             await work()
         except Exception:

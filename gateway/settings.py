@@ -189,6 +189,9 @@ SLUICE_MOST_BATCHES = env.whole("SLUICE_MOST_BATCHES", 50)
 # How many bytes the answers that are kept for one tenant under idempotency keys may take in the database.
 SLUICE_MOST_KEPT_BYTES = env.whole("SLUICE_MOST_KEPT_BYTES", 1024**3)
 
+# How old the last backup may be; 0: backups are made by other means.
+SLUICE_BACKUP_HOURS = env.whole("SLUICE_BACKUP_HOURS", 36, least=0)
+
 # How often the books are checked.
 SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 24)
 

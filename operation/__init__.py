@@ -1,1 +1,1 @@
-"""Operation: commands and what they do: serving, periodic work, doctor, setting up, backup."""
+"""Operation: commands and what they do: serving, periodic work, checks, setting up, backup."""

@@ -14,6 +14,7 @@ from billing.admin.dashboard import overview
 from billing.models import Reconciliation
 from billing.selectors.reconciliation import last_reconciliation
 from gateway.runtime.data_plane import live_of
+from gateway.runtime.observed import noted_results
 from routing.models import Deployment
 from tenancy.models import Tenant
 
@@ -27,7 +28,7 @@ _OPTIONS = {
 
 
 def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """Return the page's context with the tiles, the chart and its table that this operator may see."""
+    """Return the page's context with the tiles, failing checks, the chart and its table that this operator may see."""
     may = request.user.has_perm
     tiles: list[tuple[str, str]] = []
     if may("billing.view_usagerecord"):
@@ -45,12 +46,27 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         states = live_of(request).deployment_states()
         ready = "–" if states is None else str(sum(state.is_ready for state in states.values()))
         tiles.append(("Deployments ready", f"{ready} of {Deployment.objects.filter(is_active=True).count()}"))
+        failing = _failing()
+        tiles.append(("Checks", f"{len(failing['rows'])} to mend" if failing["rows"] else "fine"))
+        context.update(failing=failing if failing["rows"] else None)
     if may("billing.view_reconciliation"):
         checked = last_reconciliation()
         tiles.append(("Books", _verdict(checked)))
         context.update(findings=_findings(checked) if checked is not None and checked.found else None)
     context.update(tiles=[{"name": name, "value": value} for name, value in tiles], days=DAYS)
     return context
+
+
+def _failing() -> dict[str, Any]:
+    """Return what the checks of the periodic work found last that is to be mended, the worst first, as a table."""
+    found = sorted((one for one in noted_results() if not one.is_fine), key=lambda one: one.severity)
+    rows = [
+        [one.severity, " ".join(filter(None, (one.name, finding.subject))), finding.text, finding.mend]
+        for one in found
+        for finding in one.findings
+        if finding.mend
+    ]
+    return {"headers": ["Severity", "Check", "Finding", "Way out"], "rows": rows}
 
 
 def _verdict(checked: Reconciliation | None) -> str:

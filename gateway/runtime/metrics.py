@@ -219,6 +219,23 @@ class InstallationMetrics:
         self.overdue_holds.set(seen.overdue_holds)
 
 
+class CheckMetrics:
+    """Each check that was made lately: this gateway's own, and those of the periodic work."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        text = "1 while a check is fine, 0 while it fails; its name is the doctor's."
+        self._gauge = Gauge("sluice_check", text, ["name", "severity"], registry=registry)
+        self._shown: set[tuple[str, str]] = set()
+
+    def seen(self, found: Mapping[str, tuple[str, bool]]) -> None:
+        """Show each check's severity and whether it is fine, and no other."""
+        for gone in self._shown - {(name, severity) for name, (severity, _) in found.items()}:
+            self._gauge.remove(*gone)
+        self._shown = {(name, severity) for name, (severity, _) in found.items()}
+        for name, (severity, is_fine) in found.items():
+            self._gauge.labels(name, severity).set(is_fine)
+
+
 PLACE = ("deployment", "node")
 
 
@@ -374,6 +391,7 @@ class Metrics:
         for kind in NOT_LET_IN:
             self.authentication_failures.labels(kind)
         self.installation = InstallationMetrics(self.registry)
+        self.checks = CheckMetrics(self.registry)
         self.replicas = ReplicaMetrics(self.registry)
 
     def answered(self, endpoint: str, status: int) -> None:

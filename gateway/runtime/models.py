@@ -1,4 +1,4 @@
-"""Counts of refused requests, and the states of periodic work."""
+"""Counts of refused requests, the states of periodic work, and what parts of an installation noted for its checks."""
 
 from __future__ import annotations
 
@@ -25,6 +25,28 @@ class TaskState(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Observation(models.Model):
+    """What one part of the installation noted last of itself, for its checks (`gateway.runtime.observed`)."""
+
+    class Kind(models.TextChoices):
+        CHECK = "check", "result of a check"
+        GATEWAY = "gateway", "gateway that serves"
+        SECRET = "secret", "canary of a secret"
+        BACKUP = "backup", "backup"
+
+    kind = models.CharField(max_length=10, choices=Kind)
+    name = models.CharField(max_length=120)
+    facts = models.JSONField()
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["kind", "name"]
+        constraints = [models.UniqueConstraint(fields=["kind", "name"], name="observed_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
 
 
 class RefusalCount(models.Model):

@@ -15,7 +15,7 @@ from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principals
-from gateway.runtime.readiness import Look, readiness
+from gateway.runtime.readiness import Look, State, readiness
 from gateway.runtime.requests import Requests, Stage
 
 
@@ -91,19 +91,23 @@ class Runtime:
         """Have `close` await `closer()`, before those that were given earlier."""
         self._closers.append(closer)
 
-    async def readiness(self) -> dict[str, str]:
-        """Return each check with what is wrong, "" where nothing is."""
-        return await readiness(
-            writer_age=self.writer.oldest_age,
-            epoch=self.catalogue.epoch,
-            engines=self.engines,
-            look=self._look,
+    async def state(self) -> State:
+        """Return this gateway as its checks look at it."""
+        looked, has_ready = await self._look.findings(), self.engines.any_ready()
+        return State(
             is_draining=self.requests.stage is not Stage.SERVING,
             has_lock=self.requests.has_lock,
-            unread=lambda is_serving: self.catalogue.examples.unread(
-                self.catalogue.snapshot.catalogue, is_serving=is_serving
-            ),
+            writer_age=self.writer.oldest_age,
+            is_epoch_fresh=self.catalogue.epoch.is_fresh,
+            has_ready=has_ready,
+            unread=self.catalogue.examples.unread(self.catalogue.snapshot.catalogue, is_serving=has_ready),
+            share=self.rates.trouble,
+            looked=looked,
         )
+
+    async def readiness(self) -> dict[str, str]:
+        """Return each check that decides with what is wrong, "" where nothing is."""
+        return readiness(await self.state())
 
     def notes(self, *, for_operators: bool) -> dict[str, str]:
         """Return what is worth knowing of a gateway that can work all the same; `for_operators` with reasons."""

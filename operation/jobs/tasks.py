@@ -20,6 +20,7 @@ from gateway.batches import files
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.services import forget_batches
+from operation.checks.checks import Round
 from operation.jobs.purge import purge
 from operation.jobs.states import forget_others, noted
 from tenancy.services.mail import send_due_mail
@@ -44,6 +45,7 @@ def jobs() -> tuple[Job, ...]:
         Job("gateway.adapters", lambda: adapter_files.sweep(clock.now(), limit=20) > 0, every_s=300),
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_output", finish, every_s=1),
+        Job("operation.checks", Round().turn, every_s=10),
     )
 
 

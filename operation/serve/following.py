@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from math import inf
 from time import monotonic
 
 import structlog
+from django.core.management.base import CommandError
 from django.db import DatabaseError, connection
 
 from base import clock
+from base.checks import command
 from billing.selectors.prices import prices_change_at
 from fleet.worker_specs import WorkerSpecError, fingerprint, save_spec, worker_spec_and_missing
 from operation.serve.supervisor import Supervisor
-from routing.models import Deployment
+from routing.models import Deployment, Node
+from routing.services.catalogue import LOCAL
 from tenancy.models import CatalogueEpoch
 
 CHILD = "worker"
@@ -22,6 +26,15 @@ RETRY_SECONDS = 10.0
 """After so long the storage is asked again for adapters that it didn't give."""
 
 log = structlog.get_logger(__name__)
+
+
+def require_node(name: str) -> None:
+    """Refuse a name that no node has, with the status for wrong settings: its worker would serve nothing for ever."""
+    names = list(Node.objects.order_by("name").values_list("name", flat=True))
+    if name != LOCAL and name not in names:
+        add = command("nodes", "add", name, "--address", "tcp://HOST:7411")
+        known = ", ".join(names) or "none yet"
+        raise CommandError(f"there is no node {name!r} (nodes: {known}): {add} adds one", returncode=os.EX_CONFIG)
 
 
 class Following:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from base import home
-from operation.doctor.doctor import examine
+from operation.checks.checks import examine
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +58,7 @@ def test_an_older_home_is_found_and_closed(older):
 
 
 def found(subject):
-    return [one for one in examine("http://127.0.0.1:1") if one.subject == subject]
+    return next(one.findings for one in examine("http://127.0.0.1:1") if one.check.name == subject)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -66,8 +66,8 @@ def test_doctor_says_how_to_close_it(settings, tmp_path):
     settings.SLUICE_HOME = tmp_path
     tmp_path.chmod(0o755)
     [_, exposed] = found("home")
-    assert str(tmp_path) in exposed.finding
-    assert "manage.py setup" in exposed.mend
+    assert str(tmp_path) in exposed.text
+    assert exposed.mend.startswith("`chmod go-rwx ")
     tmp_path.chmod(0o700)
     assert all(one.is_fine for one in found("home"))
 
@@ -89,5 +89,5 @@ def test_a_full_disk_is_said(monkeypatch):
     monkeypatch.setattr(home.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * 2**20))
     assert home.is_disk_full()
     [disk] = found("disk")
-    assert "5 MiB" in disk.finding
+    assert "5 MiB" in disk.text
     assert "make room" in disk.mend

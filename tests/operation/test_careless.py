@@ -17,6 +17,7 @@ from django.conf import settings as configured
 from django.db import connection
 
 import manage
+from base import checks
 from billing.jobs import Job
 from operation.jobs import tasks
 from operation.management.commands import serve
@@ -63,7 +64,7 @@ def main(monkeypatch, capsys, django_db_blocker):
 
 def test_before_setup(tmp_path):
     line = said("models list", SLUICE_HOME=str(tmp_path))
-    assert line.endswith("migrations not applied: run `manage.py setup`\n")
+    assert line.endswith(f"migrations not applied: run {checks.command('setup')}\n")
     assert line.count("\n") == 1
 
 
@@ -71,7 +72,7 @@ def test_before_setup(tmp_path):
 def test_a_command_on_a_database_that_is_not_set_up(main, tmp_path, command):
     code, line = ended(main(command, tmp_path / "sluice.sqlite3"))
     assert code == 1
-    assert line.endswith("migrations not applied: run `manage.py setup`\n")
+    assert line.endswith(f"migrations not applied: run {checks.command('setup')}\n")
 
 
 def test_setup_that_fails_says_why(main, tmp_path):
@@ -89,7 +90,7 @@ def test_cron_does_nothing_on_a_database_that_is_not_migrated(main, tmp_path, mo
     monkeypatch.setattr(tasks, "JOBS", [Job("only", lambda: done.append(1), every_s=1)])
     code, line = ended(main("jobs --once", tmp_path / "sluice.sqlite3"))
     assert code == 1
-    assert line.endswith("migrations not applied: run `manage.py setup`\n")
+    assert line.endswith(f"migrations not applied: run {checks.command('setup')}\n")
     assert not done
 
 

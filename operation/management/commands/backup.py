@@ -7,9 +7,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from gateway.runtime.observed import Kind, note
 from operation.backup.archive import BackupError
 from operation.backup.service import back_up
-from operation.doctor.doctor import database_problem
+from operation.checks.database import database_problem
 from operation.serve.processes import stopped_by_exit
 
 
@@ -32,6 +33,7 @@ class Command(BaseCommand):
                 made = back_up(options["target"].resolve(), with_files=not options["without_files"])
         except BackupError as error:
             raise CommandError(str(error)) from error
+        note(Kind.BACKUP, made.path.name, {"path": str(made.path), "bytes": made.path.stat().st_size})
         size = made.path.stat().st_size / 2**20
         of_tenants = f"tenants' files and adapters: {'left out' if options['without_files'] else made.files}"
         self.stdout.write(f"{made.path}: {made.manifest.database}, {of_tenants}, {size:.1f} MiB")

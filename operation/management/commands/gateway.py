@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from base.heartbeat import touch_heartbeat
 from gateway.logs import background, configure_logs
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from operation.doctor.doctor import database_problem
+from operation.checks.database import database_problem
 from operation.serve.address import address_of, address_of_sockets, announced
 from operation.serve.starting import port_problem
 from operation.serve.supervisor import FATAL

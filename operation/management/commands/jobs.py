@@ -16,7 +16,7 @@ from django.db import DatabaseError
 
 from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
-from operation.doctor.doctor import database_problem
+from operation.checks.database import database_problem
 from operation.jobs.lock import JobsLock, JobsLockedError
 from operation.jobs.loop import FileVersion, Loop
 

@@ -18,9 +18,9 @@ from base.home import runtime_directory
 from fleet.worker_specs import clear_socket
 from gateway.logs import configure_logs, for_reader
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from operation.doctor.doctor import database_problem
+from operation.checks.database import database_problem
 from operation.serve.address import address_of, announced
-from operation.serve.following import Following
+from operation.serve.following import Following, require_node
 from operation.serve.gateways import Gateways, gateways_problem, ports_problem
 from operation.serve.processes import ChildSpec
 from operation.serve.starting import Starting
@@ -56,6 +56,7 @@ class Command(BaseCommand):
                 self.stderr.write(str(error))
                 sys.exit(FATAL)
         host, port, node, count = options["host"], options["port"], options["node"], options["gateways"]
+        require_node(node)
         if problem := gateways_problem(count):
             raise CommandError(problem, returncode=os.EX_CONFIG)
         if problem := ports_problem(host, port, count):

@@ -15,6 +15,7 @@ from fleet import remote_models
 from operation.backup import former_migrations
 from operation.setup import moved_home
 from operation.setup.steps import Steps
+from routing.services.defaults import ensure_default_routes
 from tenancy.services import mail, roles
 
 
@@ -38,6 +39,7 @@ class Command(BaseCommand):
         with show.step("plans and prices"):
             plans.ensure_default_plans()
             cards.ensure_default_cards()
+            ensure_default_routes()
         with show.step("roles of operators"):
             roles.ensure_roles()
         moved = moved_home.take_over()

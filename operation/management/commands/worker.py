@@ -23,7 +23,7 @@ from fleet.worker_specs import (
     worker_spec,
 )
 from gateway.logs import configure_logs
-from operation.serve.following import CHILD, Following
+from operation.serve.following import CHILD, Following, require_node
 from operation.serve.processes import ChildSpec, hide_environment
 from operation.serve.supervisor import Supervisor
 
@@ -51,6 +51,7 @@ class Command(BaseCommand):
         node = options["node"]
         where = {"listen": options["listen"], "keys": options["keys"] and str(Path(options["keys"]).resolve())}
         try:
+            require_node(node)
             if node_address(node):
                 self._supervise(node, where)
             save_spec(worker_spec(node, **where), node)

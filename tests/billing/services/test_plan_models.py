@@ -11,7 +11,7 @@ from billing.models import CreditGrant, Plan, Subscription
 from billing.services import plan_models, plans
 from billing.services.errors import PlanError
 from billing.services.plan_models import include_models, move_subscribers
-from operation.doctor import doctor
+from operation.checks import catalogue
 from routing.models import PublicModel
 from tests.billing.conftest import make_tenant
 
@@ -103,12 +103,12 @@ def test_who_changes_plans_while_others_are_moved_keeps_what_it_chose(tenant, mo
 
 def test_doctor_tells_of_plans_without_the_specialists_and_the_command_that_it_names_adds_them(tenant, capsys):
     plans.subscribe(tenant.id, "free")
-    [told] = doctor._specialists()
+    [told] = catalogue._without_specialists()
     assert (told.subject, told.is_fine) == ("plan free", True)
-    command = told.finding.partition("manage.py ")[2].rstrip("`").split()
+    command = told.text.partition("manage.py ")[2].rstrip("`").split()
     call_command(*command)
     assert "tenants moved to it: 1" in capsys.readouterr().out
     assert active(tenant).version.allowed_models == ["general", "sluice-desk", "sluice-desk-labels"]
-    assert list(doctor._specialists()) == []
+    assert list(catalogue._without_specialists()) == []
     with pytest.raises(CommandError, match="no model 'none'"):
         call_command("plans", "include", "free", "none")

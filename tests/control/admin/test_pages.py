@@ -11,11 +11,13 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+from base.checks import Check, Finding, Result, Severity
 from base.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards, plans
 from billing.services.reconciliation import reconcile_if_due
 from gateway.runtime.models import RefusalCount
+from gateway.runtime.observed import note_result
 from routing.catalogue import load
 from routing.models import Deployment, PublicModel
 from tenancy.models import APIKey, Invitation, Membership, Project, Tenant, User
@@ -85,6 +87,19 @@ def test_dashboard_shows_tiles_and_chart(operator, acme, django_assert_max_num_q
     text = page.content.decode()
     assert "Credits by day and model" in text
     assert 'data-type="bar"' in text
+
+
+def test_dashboard_lists_the_checks_that_fail_with_their_way_out(operator):
+    def text():
+        return operator.get(reverse("admin:index")).content.decode()
+
+    assert "Checks that fail" not in text()
+    ill = Check("mail", "the server lets us in", Severity.WARNING, lambda _: ())
+    note_result(Result(ill, [Finding("connection refused", "correct SLUICE_EMAIL_URL")]))
+    page = text()
+    assert "1 to mend" in page
+    assert "Checks that fail" in page
+    assert "correct SLUICE_EMAIL_URL" in page
 
 
 def test_dashboard_says_when_the_books_were_checked_and_what_was_found(operator, acme):

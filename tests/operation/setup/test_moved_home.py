@@ -9,7 +9,7 @@ import pytest
 
 from fleet import local_models
 from fleet.worker_specs import engine_config, save_spec, worker_spec
-from operation.doctor import doctor
+from operation.checks import catalogue
 from operation.management.commands.models import _source
 from operation.setup.moved_home import take_over
 from routing.models import Deployment, Node
@@ -176,10 +176,10 @@ def test_doctor_names_the_model_that_is_gone_and_what_brings_it_back(homes, sett
     add(f"home:models/{CHAT}", CHAT.lower())
     add(f"home:{HUB}", "qwen")
     add("home:models/own", "own")
-    found = {symptom.subject: symptom.mend for symptom in doctor._catalogue()}
-    assert "`manage.py quickstart`" in found[f"model {CHAT.lower()}"]
-    assert "`manage.py models add Qwen/Qwen3-0.6B --name qwen`" in found["model qwen"]
-    assert "put it back there" in found["model own"]
+    found = {finding.subject: finding.mend for finding in catalogue._models(None)}
+    assert "manage.py quickstart`" in found[CHAT.lower()]
+    assert "manage.py models add Qwen/Qwen3-0.6B --name qwen`" in found["qwen"]
+    assert "put it back there" in found["own"]
     settings.SLUICE_ENV = "production"
-    found = {symptom.subject: symptom.mend for symptom in doctor._catalogue()}
-    assert "quickstart" not in found[f"model {CHAT.lower()}"]
+    found = {finding.subject: finding.mend for finding in catalogue._models(None)}
+    assert "quickstart" not in found[CHAT.lower()]

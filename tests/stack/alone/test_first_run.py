@@ -159,7 +159,7 @@ def test_doctor_on_a_fresh_home_and_on_a_broken_database(first, tmp_path):
 def test_doctor_finds_a_running_stack_well(running):
     well = running.manage("doctor", "--base-url", running.base_url)
     assert "MEND" not in well
-    assert f"ok    model {CHAT}: {running.home / 'models'}" in well
+    assert f"ok    models {CHAT}: {running.home / 'models'}" in well
 
 
 def test_quickstart_while_it_serves_disturbs_nothing(running):

@@ -37,5 +37,5 @@ def test_a_restored_home_has_its_own_models(tmp_path, is_left):
         _, told, _ = restored.script("manage", "doctor")
     finally:
         restored.close()
-    assert f"ok    model fake-chat: {home / 'models/own'}" in told
+    assert f"ok    models fake-chat: {home / 'models/own'}" in told
     assert str(former) not in told

@@ -1,4 +1,4 @@
-"""What doctor says of the periodic work."""
+"""What the checks of the periodic work and of the books find."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from django.utils import timezone
 
 from billing import jobs
 from billing.models import OutboxEvent, Reconciliation
-from operation.doctor.doctor import LATE, _periodic_work
+from operation.checks import serving
 
 pytestmark = pytest.mark.django_db
 
 
 def says():
-    return {one.subject: one for one in _periodic_work()}
+    return {"periodic work": next(iter(serving._sums(None))), "books": next(iter(serving._books(None)))}
 
 
 def test_usage_that_nobody_sums_is_a_symptom():
     assert says()["periodic work"].is_fine
     event = OutboxEvent.objects.create(topic="usage", payload={"records": []})
     assert says()["periodic work"].is_fine
-    OutboxEvent.objects.filter(pk=event.pk).update(created_at=timezone.now() - LATE - timedelta(seconds=1))
+    OutboxEvent.objects.filter(pk=event.pk).update(created_at=timezone.now() - serving.LATE - timedelta(seconds=1))
     assert "--once" in says()["periodic work"].mend
     for job in jobs.jobs():
         job.run()

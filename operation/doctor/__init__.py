@@ -1,1 +1,0 @@
-"""Faults of an installation, and the way out of each."""
