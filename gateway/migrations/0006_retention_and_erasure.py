@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('gateway', '0004_notices_last'),
+        ('gateway', '0005_observations'),
     ]
 
     operations = [
