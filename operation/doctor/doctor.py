@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from django.conf import settings
 from django.core.checks import Error, Warning, run_checks  # noqa: A004 - Django's name
-from django.db import DatabaseError, connection
-from django.db.migrations.executor import MigrationExecutor
+from django.db import connection
 from django.utils import timezone
 from django_scopes import scopes_disabled
 
@@ -39,6 +38,7 @@ from fleet.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
 from inference.engine import EngineSpec
+from operation.schema import look
 from operation.serve.starting import readiness_request
 from routing.models import Deployment, ModelAlias, PublicModel
 from routing.services.catalogue import check_alias
@@ -146,29 +146,6 @@ def _checks() -> Iterator[Symptom]:
         yield Symptom("settings", "pass every check")
 
 
-def database_problem() -> str:
-    """Return what keeps the database from being used and how to mend it, or an empty string."""
-    found = _grounds()
-    return "" if found.is_fine else f"{found.subject} {found.finding}: {found.mend}"
-
-
-def _grounds() -> Symptom:
-    name = f"{connection.vendor} ({connection.settings_dict['NAME']})"
-    driver = cast("Any", connection).Database
-    try:
-        # Past the pool, which answers with a timeout instead of the reason.
-        driver.connect(**_parameters()).close()
-        executor = MigrationExecutor(connection)
-        unapplied = executor.migration_plan(executor.loader.graph.leaf_nodes())
-    except (DatabaseError, driver.Error) as error:
-        return Symptom("database", f"{name}: {' '.join(str(error).split())}", "start it, or correct DATABASE_URL")
-    finally:
-        connection.close()
-    if unapplied:
-        return Symptom("database", f"{name}: {len(unapplied)} migrations not applied", "run `manage.py setup`")
-    return Symptom("database", f"{name}: migrated")
-
-
 def _redis() -> Iterator[Symptom]:
     if not settings.REDIS_URL:
         return
@@ -217,17 +194,10 @@ def _refusal_to_write(client: Redis) -> str:
     return ""
 
 
-def _parameters() -> dict[str, Any]:
-    parameters: dict[str, Any] = connection.get_connection_params()
-    if connection.vendor != "postgresql":
-        return {"database": parameters["database"]}
-    return {name: value for name, value in parameters.items() if name not in {"pool", "cursor_factory"}}
-
-
 def _database() -> Iterator[Symptom]:
-    grounds = _grounds()
-    yield grounds
-    if not grounds.is_fine:
+    found = look()
+    yield Symptom("database", f"{found.name}: {found.problem or 'migrated'}", found.mend)
+    if found.problem:
         return
     lacking = [*triggers.missing(connection), *epoch_triggers.missing()]
     if lacking:

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.home import runtime_directory
 from fleet.worker_specs import WorkerSpecError, node_address, save_spec, spec_file, worker_environment, worker_spec
+from operation.schema import need_database
 from operation.serve.following import CHILD, Following
 from operation.serve.processes import ChildSpec, hide_environment
 from operation.serve.supervisor import Supervisor
@@ -36,6 +37,7 @@ class Command(BaseCommand):
         parser.add_argument("--keys", default="", help="the node's key file, if it isn't SLUICE_HOME/node-NAME.key")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        need_database()
         node = options["node"]
         where = {"listen": options["listen"], "keys": options["keys"] and str(Path(options["keys"]).resolve())}
         try:
