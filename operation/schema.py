@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import psycopg
-from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.db import DatabaseError, OperationalError, connection
 from django.db.migrations.executor import MigrationExecutor
 from psycopg.errors import LockNotAvailable
 
-from base.database.connections import MIGRATING, keep_limits, session_arguments
+from base.database.connections import MIGRATING, session_arguments
 from gateway.runtime.gateway_lock import KEY, FileLock, GatewayRunningError, gateways
 from operation.jobs.lock import JobsLock, JobsLockedError
 from operation.setup import former_migrations
@@ -33,8 +32,7 @@ _LONGEST = """
 SELECT coalesce(nullif(application_name, ''), 'a program without a name')
     || ' at ' || coalesce(host(client_addr), 'this machine') || ' since ' || to_char(xact_start, 'HH24:MI:SS')
 FROM pg_stat_activity
-WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start < clock_timestamp() - interval '0.5 s'
-ORDER BY xact_start LIMIT 3
+WHERE datname = current_database() AND pid <> pg_backend_pid() AND xact_start IS NOT NULL ORDER BY xact_start LIMIT 1
 """
 
 
@@ -71,8 +69,6 @@ def look() -> Found:
         if "startup parameter" in said:
             return Found(name, f"a pooler answers ({said})", _DIRECT, os.EX_CONFIG)
         return Found(name, said, "start it, or correct DATABASE_URL", 1)
-    finally:
-        connection.close()
     newer = sorted(f"{app}.{one}" for app, one in applied if app in former_migrations.APPS and (app, one) not in known)
     if newer and not former_migrations.are_former(applied):
         mend = "start that version, or restore the backup that was made before it (UPGRADING.md)"
@@ -84,14 +80,22 @@ def look() -> Found:
 
 def database_problem() -> str:
     """Return what keeps the database from being used and how to mend it, or an empty string."""
-    return str(look())
+    return str(_looked())
 
 
 def need_database() -> None:
     """Raise CommandError, with the exit status, where this code can't work on the database."""
-    found = look()
+    found = _looked()
     if found.problem:
         raise CommandError(str(found), returncode=found.code)
+
+
+def _looked() -> Found:
+    """Look, and leave no connection open."""
+    try:
+        return look()
+    finally:
+        connection.close()
 
 
 def _parameters() -> dict[str, Any]:
@@ -162,12 +166,6 @@ def _take_locks(session: psycopg.Connection[Any], *, while_serving: bool) -> Non
         )
 
 
-def migrate(tell: Callable[[str], object]) -> None:
-    """Apply what is due and install the triggers, and have a pooler's sessions keep our limits."""
-    patiently(lambda: call_command("migrate", verbosity=0, interactive=False), tell)
-    keep_limits()
-
-
 def patiently(change: Callable[[], object], tell: Callable[[str], object]) -> None:
     """Call `change`, and again while a table that it needs is in use: it gives up its place in the table's queue each
     time, so that those behind it go on. Raise CommandError where that lasts.
@@ -190,7 +188,8 @@ def patiently(change: Callable[[], object], tell: Callable[[str], object]) -> No
 
 
 def _longest() -> str:
-    """Return in words whose transactions last longest."""
+    """Return in words whose transaction lasts longest."""
     with connection.cursor() as cursor:
         cursor.execute(_LONGEST)
-        return ", ".join(found for [found] in cursor.fetchall()) or "somebody who has just ended"
+        found = cursor.fetchone()
+    return str(found[0]) if found else "somebody who has just ended"

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from base.database.connections import keep_limits
 from base.home import close_to_others
 from billing.services import cards, plans
 from fleet import remote_models
@@ -59,4 +60,5 @@ class Command(BaseCommand):
             raise CommandError(str(found), returncode=found.code)
         with schema.alone(while_serving=while_serving) if found.is_due else nullcontext():
             former_migrations.take_over()
-            schema.migrate(self.stderr.write)
+            call_command("migrate", verbosity=0, interactive=False, stderr=self.stderr)
+            keep_limits()
