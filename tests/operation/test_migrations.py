@@ -228,6 +228,7 @@ PATIENCE = 100
 def reader_of_all(fresh):
     """A transaction that reads every table, as a dump does."""
     with fresh.session() as reader:
+        reader.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
         tables = [name for [name] in reader.execute(TABLES).fetchall()]
         for name in tables:
             reader.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(name)))
