@@ -125,7 +125,7 @@ def test_limits_hold_after_a_migration_which_has_others():
             return {name: (setting, reset) for name, setting, reset in cursor.fetchall()}
 
     policy.limit_migration()
-    assert limits()["lock_timeout"] == ("2000", "10000")
+    assert limits()["lock_timeout"] == ("1000", "10000")
     assert limits()["statement_timeout"] == ("0", "30000")
     call_command("migrate", verbosity=0)
     assert all(setting == reset != "0" for setting, reset in limits().values())
