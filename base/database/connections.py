@@ -34,8 +34,8 @@ SQLITE = {
 }
 SERVER = {"statement_timeout": "30s", "lock_timeout": "10s", "idle_in_transaction_session_timeout": "15s"}
 MIGRATING = {**dict.fromkeys(SERVER, "0"), "lock_timeout": "'1s'"}
-"""Limits while migrating. A statement may take long; who waits behind it for a table waits no longer than this, which is
-less than the 2 s after which a request that can't hold its credit is refused.
+"""Limits while migrating. A statement may take long; who waits behind it for a table waits no longer than this, which
+is less than the 2 s after which a request that can't hold its credit is refused.
 """
 
 BY_SESSION = frozenset({"setup", "quickstart", "restore", "migrate", "backup"})
