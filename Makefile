@@ -92,7 +92,7 @@ explore: $(VENV)/.dev  ## the property tests with cases that were never drawn be
 conformance: $(VENV)/.dev  ## unmodified clients (all, or CLIENTS="openai-node llm"), in environments under var/; what came of them into docs/clients.md
 	@$(PY) -m tests.conformance $(CLIENTS)
 
-system:  ## PostgreSQL, Redis, Chromium, nginx and Caddy from Debian's packages, where they are missing and may be installed
+system:  ## PostgreSQL, Redis, Chromium, nginx, Caddy and PgBouncer from Debian's packages, where they are missing and may be installed
 	@tests/services/system.sh
 
 vendor:  ## refresh the browser libraries in static/vendor from package-lock.json (needs Node.js)

@@ -37,12 +37,14 @@ def main() -> None:
             sys.exit(os.EX_CONFIG)
         raise
     except DatabaseError as error:
-        from operation.checks.database import database_problem
+        from operation.schema import look
 
-        if problem := database_problem():
+        found = look()
+        if problem := str(found):
             reason = " ".join(str(error).split())
             is_told = sys.argv[1] not in MIGRATING or reason in problem
-            sys.exit(problem if is_told else f"{problem}; this run of {sys.argv[1]} failed: {reason}")
+            sys.stderr.write(f"{problem}\n" if is_told else f"{problem}; this run of {sys.argv[1]} failed: {reason}\n")
+            sys.exit(found.code)
         raise  # the database is as it should be: the command is at fault
 
 

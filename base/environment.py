@@ -6,7 +6,7 @@ import ipaddress
 import json
 import secrets
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -18,7 +18,8 @@ from environ.fileaware_mapping import FileAwareMapping
 T = TypeVar("T")
 _MOST = 2**40  # no setting means more
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
-_DATABASES = frozenset({"django.db.backends.postgresql", "django.db.backends.sqlite3"})
+_POSTGRESQL = "django.db.backends.postgresql"
+_DATABASES = frozenset({_POSTGRESQL, "django.db.backends.sqlite3"})
 _UNITS = {unit: unit[0] for name in ("second", "minute", "hour", "day") for unit in (name, name[0])}
 
 
@@ -91,18 +92,26 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
 
     def database(self, name: str, default: str) -> dict[str, Any]:
         """Return Django's settings for the database at an address, which may hold a password."""
+        return self._database(name, _DATABASES) or self._parsed(default)
+
+    def server(self, name: str) -> dict[str, Any] | None:
+        """Return the same of a database on a PostgreSQL server, None where no address is given."""
+        return self._database(name, {_POSTGRESQL})
+
+    def _database(self, name: str, engines: Collection[str]) -> dict[str, Any] | None:
         meaning = "an address such as postgresql://user:password@host:5432/name (in a password %2F for /, %40 for @)"
 
-        def database(text: str) -> dict[str, Any]:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # it would repeat what it doesn't understand
-                return dict(self.db_url_config(text))
-
-        def is_known(found: dict[str, Any]) -> bool:
+        def is_known(found: dict[str, Any] | None) -> bool:
+            assert found is not None, "an address was given"
             is_named = bool(found.get("NAME") or "service" in found.get("OPTIONS", {}))
-            return is_named and found.get("ENGINE") in _DATABASES
+            return is_named and found.get("ENGINE") in engines
 
-        return self._read(name, database(default), database, is_known, meaning, is_secret=True)
+        return self._read(name, None, self._parsed, is_known, meaning, is_secret=True)
+
+    def _parsed(self, text: str) -> dict[str, Any]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it would repeat what it doesn't understand
+            return dict(self.db_url_config(text))
 
     def parts(self, name: str, default: list[str]) -> list[str]:
         """Return what stands between commas."""

@@ -34,7 +34,7 @@ def filled(records: int, tenants: int) -> None:
     """Fill the migrated database."""
     from django.db import connection
 
-    from base.database.connections import lift_limits
+    from base.database.connections import limit_migration
     from billing.models import CreditGrant, LedgerAccount, LedgerTransfer, UsageRecord, Wallet
     from billing.services.plans import ensure_default_plans
     from billing.services.wallets import ensure_operator_accounts
@@ -43,7 +43,7 @@ def filled(records: int, tenants: int) -> None:
 
     ensure_default_plans()
     ensure_operator_accounts()
-    lift_limits()
+    limit_migration()
 
     def identifier(kind: int, number: str) -> str:
         return f"made('2026-01-01', {kind * 10**8} + {number})"

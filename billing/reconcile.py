@@ -11,6 +11,7 @@ from uuid import UUID
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Q
+from django.db.transaction import atomic
 from django.utils import timezone
 
 from base.sql import load
@@ -54,8 +55,8 @@ def check(connection: BaseDatabaseWrapper, *, recompute: bool = True, since: dat
     card version and multiplier.
     """
     findings = [Finding("trigger_missing", name, "the table can be changed") for name in triggers.missing(connection)]
-    with _without_time_limit(connection), connection.cursor() as cursor:
-        for name, statement in STATEMENTS.items():
+    for name, statement in STATEMENTS.items():
+        with _without_time_limit(connection), connection.cursor() as cursor:
             cursor.execute(statement.replace("{pending}", _PENDING[connection.vendor]))
             findings += [Finding(name, str(subject), detail) for subject, detail in cursor.fetchall()]
     findings += _holds_left_open(connection)
@@ -70,13 +71,12 @@ def _without_time_limit(connection: BaseDatabaseWrapper) -> Iterator[None]:
     if connection.vendor != "postgresql":
         yield
         return
-    with connection.cursor() as cursor:
-        cursor.execute("SET statement_timeout = 0")
+    with atomic(using=connection.alias), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 0")
         session = connection.connection
         limit, session.answer_seconds = getattr(session, "answer_seconds", None), None
         yield
         session.answer_seconds = limit
-        cursor.execute("RESET statement_timeout")
 
 
 def _holds_left_open(connection: BaseDatabaseWrapper) -> Iterator[Finding]:

@@ -128,7 +128,9 @@ TEMPLATES = [
 _found = env.database("DATABASE_URL", f"sqlite:///{SLUICE_HOME / 'sluice.sqlite3'}")
 SLUICE_EMBEDDED = "sqlite" in _found["ENGINE"]
 _pool = 0 if SLUICE_EMBEDDED else env.whole("SLUICE_DATABASE_POOL", 16)
-DATABASES = {"default": connections.settings_of(_found, pool=_pool)}
+# PostgreSQL's own address, where DATABASE_URL is that of a pooler in front of it.
+_direct = None if SLUICE_EMBEDDED else env.server("SLUICE_DIRECT_DATABASE_URL")
+DATABASES = {"default": connections.settings_of(_found, pool=_pool, direct=_direct)}
 
 # Several gateways count limits together in Redis; without it there is one gateway, which counts in its memory.
 REDIS_URL = env.redis("REDIS_URL")

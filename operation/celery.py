@@ -23,6 +23,7 @@ from redis.connection import SSLConnection, parse_url
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "gateway.settings")
 
 from django.conf import settings
+from django.core.management.base import CommandError
 
 from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
@@ -121,13 +122,22 @@ def need_redis(**_: Any) -> None:
 
 @signals.worker_init.connect  # type: ignore[untyped-decorator] # same
 def keep_database(**_: Any) -> JobsLock | None:
-    """Let no restore replace SQLite's database until this worker ends; end at once while one does."""
-    if not settings.SLUICE_EMBEDDED:
-        return None
+    """End at once on a database that this code can't work on, or that is being restored; let none replace SQLite's
+    until this worker ends.
+    """
+    from operation.schema import need_database
+
+    lock = None
     try:
-        return JobsLock.share(Path(settings.DATABASES["default"]["NAME"]))
+        if settings.SLUICE_EMBEDDED:
+            lock = JobsLock.share(Path(settings.DATABASES["default"]["NAME"]))
+        need_database()
     except JobsLockedError as error:
         sys.exit(str(error))
+    except CommandError as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(error.returncode)
+    return lock
 
 
 @signals.beat_init.connect  # type: ignore[untyped-decorator] # same

@@ -49,18 +49,6 @@ class Migration(migrations.Migration):
                 ('charge', models.BigIntegerField()),
             ],
         ),
-        migrations.AddIndex(
-            model_name='usagerecord',
-            index=models.Index(condition=models.Q(('waived', True)), fields=['day', 'request'], name='usage_record_waived'),
-        ),
-        migrations.AddIndex(
-            model_name='ledgertransfer',
-            index=models.Index(condition=models.Q(('code', 2), _negated=True), fields=['code', 'id'], name='ledger_transfer_no_charges'),
-        ),
-        migrations.AddIndex(
-            model_name='creditgrant',
-            index=models.Index(fields=['created_at'], name='credit_grant_newest'),
-        ),
         migrations.AddConstraint(
             model_name='usageday',
             constraint=models.UniqueConstraint(fields=('day', 'model'), name='usage_day_once'),

@@ -22,6 +22,8 @@ import structlog
 from django.db.backends.utils import CursorWrapper
 from psycopg.conninfo import make_conninfo
 
+from base.database.connections import session_arguments
+
 CHECK_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
 CONNECT_SECONDS = 5
@@ -30,12 +32,15 @@ KEY = (0x51_01_CE, 1)
 
 # A server frees the lock of a machine that vanished once it notices that nobody is there.
 _OPTIONS = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c idle_session_timeout=0"
-_NOT_LIBPQS = {"pool", "isolation_level", "server_side_binding", "assume_role", "options", "connection_class"}
 _HOLDERS = """
 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 WHERE l.locktype = 'advisory' AND l.granted AND l.classid = %s AND l.objid = %s AND l.objsubid = 2
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.pid <> pg_backend_pid()
 """
+_NAMES = (
+    "SELECT DISTINCT regexp_replace(a.application_name, ' lock .*', '') || ' at ' "
+    f"|| coalesce(host(a.client_addr), 'this machine') {_HOLDERS} ORDER BY 1"
+)
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +87,12 @@ def count_gateways(cursor: CursorWrapper) -> int:
     return int(cursor.fetchone()[0])
 
 
+def gateways(cursor: Any) -> list[str]:
+    """Return which gateways those are, by the names and addresses of their sessions."""
+    cursor.execute(_NAMES, KEY)
+    return [name for [name] in cursor.fetchall()]
+
+
 class FileLock:
     """A lock on a file beside SQLite's, held until `close` or the process's end."""
 
@@ -126,14 +137,9 @@ class SessionLock:
 
     def __init__(self, settings: Mapping[str, Any], incarnation: UUID, *, is_shared: bool = False) -> None:
         self._is_shared = is_shared
-        fields = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
-        given: dict[str, Any] = {name: settings.get(key) or None for name, key in fields.items()}
-        extra = settings.get("OPTIONS", {})
-        given |= {name: value for name, value in extra.items() if name not in _NOT_LIBPQS}
-        given["options"] = " ".join(part for part in (extra.get("options"), _OPTIONS) if part)
-        self._name = f"sluice gateway {incarnation}"
-        given |= {"application_name": self._name, "connect_timeout": CONNECT_SECONDS}
-        self._address = make_conninfo("", **given)
+        given = session_arguments(settings, f"lock {incarnation}", _OPTIONS)
+        self._name = given["application_name"]
+        self._address = make_conninfo("", **{**given, "connect_timeout": CONNECT_SECONDS})
         self._session: psycopg.AsyncConnection[tuple[Any, ...]] | None = None
         self.is_held = False
         self.gateways = 1
@@ -198,6 +204,5 @@ class SessionLock:
                 self.is_held = True
                 log.info("gateway_lock_taken", is_shared=self._is_shared, gateways=self.gateways)
                 return None
-            who = "SELECT a.application_name || ' at ' || coalesce(host(a.client_addr), 'this machine') " + _HOLDERS
-            found = await (await self._session.execute(who, KEY)).fetchone()
+            found = await (await self._session.execute(_NAMES, KEY)).fetchone()
         return str(found[0]) if found else "another gateway"

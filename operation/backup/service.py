@@ -19,10 +19,10 @@ from django.db.migrations.loader import MigrationLoader
 
 from billing.services.holds import end_restored_leases
 from fleet.worker_specs import is_worker_running
-from operation.backup import archive, former_migrations, home, postgresql, secrets, sqlite
+from operation.backup import archive, home, postgresql, secrets, sqlite
 from operation.backup import files as tenants_files
 from operation.backup.archive import BACKUP, RESTORE, BackupError, Manifest, work_folder
-from operation.setup import moved_home
+from operation.setup import former_migrations, moved_home
 
 SECRETS = "secrets.json"
 

@@ -8,13 +8,13 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any, cast
 
-from django.db import DatabaseError, connection
-from django.db.migrations.executor import MigrationExecutor
+from django.db import connection
 from django.utils import timezone
 
 from base import clock
-from base.checks import Check, Finding, Severity, command, results
+from base.checks import Check, Finding, Severity
 from gateway.runtime.readiness import TRIGGERS
+from operation.schema import look, parameters
 
 APART = timedelta(seconds=5)
 LONG_SECONDS = 60.0
@@ -23,16 +23,6 @@ FULL = 0.9
 """Share of the connections in use beyond which new ones may soon be refused."""
 WAIT_SECONDS = 5.0
 _PSQL = 'psql "$DATABASE_URL" -c'
-
-
-def database_problem() -> str:
-    """Return what keeps the database from being used and how to mend it, or an empty string."""
-    try:
-        failing = (result.told for result in results((DATABASE, SCHEMA), None) if not result.is_fine)
-        return next((f"database {told}" for told in failing), "")
-    finally:
-        if not connection.in_atomic_block:
-            connection.close()
 
 
 def _named() -> str:
@@ -45,41 +35,20 @@ def _driver() -> Any:
 
 def _connect() -> Any:
     """Return a connection of the driver's, past the pool, which answers with a timeout instead of the reason."""
-    parameters: dict[str, Any] = connection.get_connection_params()
-    if connection.vendor != "postgresql":
-        return _driver().connect(parameters["database"], timeout=WAIT_SECONDS, isolation_level=None)
-    return _driver().connect(
-        **{name: value for name, value in parameters.items() if name not in {"pool", "cursor_factory"}}
-    )
+    more = {} if connection.vendor == "postgresql" else {"timeout": WAIT_SECONDS, "isolation_level": None}
+    return _driver().connect(**parameters(), **more)
 
 
 def _reached(_: object) -> Iterator[Finding]:
-    try:
-        with closing(_connect()) as session:
-            session.execute("SELECT 1" if connection.vendor == "postgresql" else "PRAGMA schema_version")
-    except (DatabaseError, _driver().Error) as error:
-        yield Finding(f"{_named()}: {' '.join(str(error).split())}", "start it, or correct DATABASE_URL")
-    else:
-        yield Finding(f"{_named()} answers")
+    found = look()
+    yield Finding(
+        f"{found.name}: {'answers' if found.is_reached else found.problem}", "" if found.is_reached else found.mend
+    )
 
 
 def _schema(_: object) -> Iterator[Finding]:
-    executor = MigrationExecutor(connection)
-    loader = executor.loader
-    unapplied = executor.migration_plan(loader.graph.leaf_nodes())
-    ours = {app for app, _ in loader.disk_migrations}
-    unknown = sorted(key for key in loader.applied_migrations if key[0] in ours and key not in loader.disk_migrations)
-    if unapplied:
-        yield Finding(f"{_named()}: {len(unapplied)} migrations not applied", f"run {command('setup')}")
-    elif unknown:
-        names = ", ".join(".".join(key) for key in unknown[:3])
-        mend = (
-            "start the release that made it, or go back with the backup from before:"
-            f" {command('restore', 'BACKUP', '--replace')}"
-        )
-        yield Finding(f"{_named()} is of a newer release than this code, which doesn't know {names}", mend)
-    else:
-        yield Finding(f"{_named()}: migrated")
+    found = look()
+    yield Finding(f"{found.name}: {found.problem or 'migrated'}", found.mend)
 
 
 def _triggers(_: object) -> Iterator[Finding]:

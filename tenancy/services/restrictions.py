@@ -150,6 +150,6 @@ def users_of(model: str) -> str:
         .exclude(allowed_models=[])
         .values_list("allowed_models", flat=True)
     )
-    keys = sum(model in names for names in lists.iterator())
+    keys = sum(model in names for names in lists)
     told = [f"plan {name}" for name in plans] + ([f"{keys} key{'s' * (keys > 1)}"] if keys else [])
     return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)

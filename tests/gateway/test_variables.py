@@ -36,6 +36,7 @@ TRIED = {
     "SLUICE_FILES_OPTIONS": '{"bucket_name": "sluice"}',
     "SLUICE_AUDIT_DAYS": "400",
     "DATABASE_URL": "postgresql://user:password@host:5432/name",
+    "SLUICE_DIRECT_DATABASE_URL": "postgresql://user:password@server:5432/name",
     "REDIS_URL": "redis://host:6379/0",
     "SLUICE_REDIS_SECONDS": "0.1",
     "SLUICE_EMAIL_URL": "smtp+tls://user:password@host:587",
@@ -83,7 +84,8 @@ def read(monkeypatch, tmp_path):
 
 def more(name):
     """What else has to be set for the variable to be looked at."""
-    return {"DATABASE_URL": TRIED["DATABASE_URL"]} if name == "SLUICE_DATABASE_POOL" else {}
+    of_servers = ("SLUICE_DATABASE_POOL", "SLUICE_DIRECT_DATABASE_URL")
+    return {"DATABASE_URL": TRIED["DATABASE_URL"]} if name in of_servers else {}
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Install what the tests need from the system, where it is missing: PostgreSQL's server, Redis', Chromium, nginx, Caddy.
+# Install what the tests need from the system, where it is missing: PostgreSQL's server, Redis', Chromium, nginx, Caddy, PgBouncer.
 # What it installs is not started, now or at the next boot: the tests start their own.
 set -euo pipefail
 missing=()
@@ -8,6 +8,7 @@ command -v redis-server >/dev/null || missing+=(redis-server)
 command -v chromium >/dev/null || command -v chromium-browser >/dev/null || missing+=(chromium)
 command -v nginx >/dev/null || missing+=(nginx-light)
 command -v caddy >/dev/null || missing+=(caddy)
+command -v pgbouncer >/dev/null || [ -x /usr/sbin/pgbouncer ] || missing+=(pgbouncer)
 [ ${#missing[@]} -eq 0 ] && exit 0
 if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     echo "installing ${missing[*]}"

@@ -18,6 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psycopg
 import pytest
@@ -33,7 +34,8 @@ DEAD_PROXY = {
     **dict.fromkeys(("no_proxy", "NO_PROXY"), ""),
 }
 """Variables of a proxy that doesn't answer, for every address."""
-INSTALLATION = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")  # of the run of tests, never of a stack
+INSTALLATION = ("DATABASE_URL", "SLUICE_DIRECT_DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE")
+"""Variables of the run of tests, never of a stack."""
 
 
 class Inside:
@@ -301,15 +303,19 @@ def running_stack(
     options: tuple[str, ...] = (),
     *,
     server: str = "",
+    pooler: int = 0,
     **fake_options: Any,
 ) -> Iterator[Stack]:
     """Seed a home and serve it, with more environment `variables` and `options` of the command, on SQLite or on a
-    database of the PostgreSQL `server`; whatever happens, nothing of it is left.
+    database of the PostgreSQL `server`, behind the `pooler` at that port; whatever happens, nothing of it is left.
     """
     with tempfile.TemporaryDirectory(prefix="sluice-stack-") as folder, migrated(Path(folder), server) as database:
         home, port = Path(folder), lease_port()
         share_kernels(home)
         own = {"SLUICE_BASE_URL": f"http://127.0.0.1:{port}", **database, **(variables or {})}
+        if pooler:
+            own["SLUICE_DIRECT_DATABASE_URL"] = direct = database["DATABASE_URL"]
+            own["DATABASE_URL"] = urlsplit(direct)._replace(netloc=f"sluice@127.0.0.1:{pooler}").geturl()
         stack = Stack(home, environment_of(home, **own), port, {}, options=options)
         try:
             stack.tenants = stack.script("seed", fake_options)

@@ -82,6 +82,7 @@ class Topology:
     upstream_port: int
     control_port: int
     engines: int
+    gateways: int
     beside: dict[str, Process] = field(default_factory=dict)
 
     def far_worker(self) -> int:
@@ -104,7 +105,7 @@ class Topology:
     def _samples(self, name: str) -> list[list[tuple[str, float]]]:
         """Return for each gateway the samples that begin with `name`, and their values."""
         found = []
-        for index in range(2):
+        for index in range(self.gateways):
             lines = ask(f"http://127.0.0.1:{self.metrics_port + index}/metrics").text.splitlines()
             parts = [line.rpartition(" ") for line in lines if line.startswith(name)]
             found.append([(labels, float(value)) for labels, _, value in parts])
@@ -159,6 +160,7 @@ def running_topology(
     server: str,
     variables: Mapping[str, str] | None = None,
     replicated: tuple[str, ...] = ("fake-chat",),
+    gateways: int = 2,
     **fake_options: Any,
 ) -> Iterator[Topology]:
     """Run all of it, ready for work, with a database of the PostgreSQL `server`; the models `replicated` are on both
@@ -168,7 +170,7 @@ def running_topology(
         redis = RedisServer.start()
         parts.callback(redis.stop)
         far_home = Path(parts.enter_context(tempfile.TemporaryDirectory(prefix="sluice-far-")))
-        metrics_port, upstream_port, control_port = lease_port(2), lease_port(), lease_port()
+        metrics_port, upstream_port, control_port = lease_port(gateways), lease_port(), lease_port()
         settings = {
             "REDIS_URL": redis.url,
             "SLUICE_REDIS_SECONDS": "2",  # a busy machine is no dead Redis
@@ -177,10 +179,12 @@ def running_topology(
             "SLUICE_QUEUE_SECONDS": "200",
             **(variables or {}),
         }
-        stack = parts.enter_context(running_stack(settings, ("--gateways", "2"), server=server, **fake_options))
+        stack = parts.enter_context(
+            running_stack(settings, ("--gateways", str(gateways)), server=server, **fake_options)
+        )
         stack.records.append(far_home / f"worker-{NODE}.record")
         engines = len({"chat", "embedding", *fake_options}) + len(replicated) + 1  # the foreign server's
-        topology = Topology(stack, redis, far_home, metrics_port, upstream_port, control_port, engines)
+        topology = Topology(stack, redis, far_home, metrics_port, upstream_port, control_port, engines, gateways)
         parts.callback(_end, topology)
         _spread(topology, replicated)
         yield topology

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import AsyncConnection, errors
 from psycopg.pq import TransactionStatus
 
+from base.database.connections import session_arguments
 from billing.writer.decide import decide
 from billing.writer.entry import RESEND_SECONDS, ConflictError, OutcomeUnknownError
 from billing.writer.known import KnownWallets
@@ -36,7 +37,6 @@ OPTIONS = (
     "-c plan_cache_mode=force_generic_plan -c lock_timeout=100ms -c idle_in_transaction_session_timeout=1s"
 )
 CONFLICTS = (errors.SerializationFailure, errors.DeadlockDetected, errors.LockNotAvailable)
-_DJANGOS_OWN = {"pool", "isolation_level", "server_side_binding", "assume_role", "options"}
 
 
 class PostgreSQLDriver:
@@ -51,11 +51,7 @@ class PostgreSQLDriver:
     rest = 0.0
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        fields = {"dbname": "NAME", "user": "USER", "password": "PASSWORD", "host": "HOST", "port": "PORT"}
-        self._arguments = {name: settings[key] for name, key in fields.items() if settings.get(key)}
-        extra = settings.get("OPTIONS", {})
-        self._arguments |= {name: value for name, value in extra.items() if name not in _DJANGOS_OWN}
-        self._options = " ".join(part for part in (extra.get("options"), OPTIONS) if part)
+        self._arguments = session_arguments(settings, "writer", OPTIONS)
         self._connection: Connection | None = None
         self.answer_timeout = ANSWER_SECONDS
         self._lost_at = -LOSS_COUNTS_SECONDS
@@ -190,9 +186,7 @@ class PostgreSQLDriver:
         return []
 
     async def _connect(self) -> Connection:
-        connection = await AsyncConnection.connect(
-            **self._arguments, options=self._options, autocommit=True, application_name="sluice writer"
-        )
+        connection = await AsyncConnection.connect(**self._arguments, autocommit=True)
         try:
             self._newest, self._read_at = await _newest_hold(connection), 0.0
             self._pipeline = Pipeline(connection)

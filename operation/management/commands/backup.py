@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from gateway.runtime.observed import Kind, note
 from operation.backup.archive import BackupError
 from operation.backup.service import back_up
-from operation.checks.database import database_problem
+from operation.schema import need_database
 from operation.serve.processes import stopped_by_exit
 
 
@@ -26,8 +26,7 @@ class Command(BaseCommand):
         parser.add_argument("--without-files", action="store_true", help=no_files)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if problem := database_problem():
-            raise CommandError(problem)
+        need_database()
         try:
             with stopped_by_exit("stopped: no backup was made"):
                 made = back_up(options["target"].resolve(), with_files=not options["without_files"])

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from base.checks import Result
 from gateway.runtime.observed import leave_canaries
 from operation.checks.checks import examine
-from operation.checks.database import database_problem
+from operation.schema import database_problem
 
 
 class Command(BaseCommand):

@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from base.heartbeat import touch_heartbeat
 from gateway.logs import background, configure_logs
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from operation.checks.database import database_problem
+from operation.schema import need_database
 from operation.serve.address import address_of, address_of_sockets, announced
 from operation.serve.starting import port_problem
 from operation.serve.supervisor import FATAL
@@ -37,8 +37,7 @@ class Command(BaseCommand):
         parser.add_argument("--metrics-fd", type=int, help="the same for the port of SLUICE_METRICS_PORT")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if problem := database_problem():
-            raise CommandError(problem)
+        need_database()
         plane = options["plane"]
         if plane == "control" and not settings.SLUICE_DATA_PLANE:
             raise CommandError("--plane control needs SLUICE_DATA_PLANE: the address of a gateway's probes")

@@ -16,9 +16,9 @@ from django.db import DatabaseError
 
 from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
-from operation.checks.database import database_problem
 from operation.jobs.lock import JobsLock, JobsLockedError
 from operation.jobs.loop import FileVersion, Loop
+from operation.schema import database_problem, need_database
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for
 
@@ -39,8 +39,7 @@ class Command(BaseCommand):
         """Begin on a database that can be used; one that goes away later is waited for."""
         touch_heartbeat()
         with _kept_database():
-            if problem := database_problem():
-                raise CommandError(problem)
+            need_database()
             if not options["once"]:
                 os.nice(NICENESS)
                 configure_logs()

@@ -18,7 +18,7 @@ from base.home import runtime_directory
 from fleet.worker_specs import clear_socket
 from gateway.logs import configure_logs, for_reader
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from operation.checks.database import database_problem
+from operation.schema import need_database
 from operation.serve.address import address_of, announced
 from operation.serve.following import Following, require_node
 from operation.serve.gateways import Gateways, gateways_problem, ports_problem
@@ -47,8 +47,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         configure_logs()
-        if problem := database_problem():
-            raise CommandError(problem)
+        need_database()
         if settings.SLUICE_EMBEDDED:
             try:
                 FileLock.take(Path(settings.DATABASES["default"]["NAME"])).release()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from io import StringIO
 from typing import Any
 
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from base.database.connections import keep_limits
 from base.home import close_to_others
 from billing.services import cards, plans
 from fleet import remote_models
-from operation.backup import former_migrations
-from operation.setup import moved_home
+from operation import schema
+from operation.setup import former_migrations, moved_home
 from operation.setup.steps import Steps
 from routing.services.defaults import ensure_default_routes
 from tenancy.services import mail, roles
@@ -27,13 +29,14 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--steps", action="store_true", help="on a terminal, show each step with its time")
+        beside = "migrate beside gateways that serve, of this release or the one before (PostgreSQL)"
+        parser.add_argument("--while-serving", action="store_true", help=beside)
 
     def handle(self, *args: Any, **options: Any) -> None:
         show = Steps(sys.stdout) if options["steps"] or options["verbosity"] else Steps(StringIO())
         with show.step("database"):
             close_to_others()
-            former_migrations.take_over()
-            call_command("migrate", verbosity=0, interactive=False)
+            self._migrate(while_serving=options["while_serving"])
         with show.step("static files"):
             call_command("collectstatic", verbosity=0, interactive=False)
         with show.step("plans and prices"):
@@ -51,3 +54,13 @@ class Command(BaseCommand):
             if moved:
                 self.stdout.write(f"deployments whose model is taken from this home now: {', '.join(moved)}")
             self.stdout.write("database, plans, price lists and static files are up to date")
+
+    def _migrate(self, *, while_serving: bool) -> None:
+        """Migrate the database alone, or while gateways serve; where nothing is due they may in any case."""
+        found = schema.look()
+        if found.problem and not found.is_due:
+            raise CommandError(str(found), returncode=found.code)
+        with schema.alone(while_serving=while_serving) if found.is_due else nullcontext():
+            former_migrations.take_over()
+            call_command("migrate", verbosity=0, interactive=False, stderr=self.stderr)
+            keep_limits()

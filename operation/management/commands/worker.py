@@ -23,6 +23,7 @@ from fleet.worker_specs import (
     worker_spec,
 )
 from gateway.logs import configure_logs
+from operation.schema import need_database
 from operation.serve.following import CHILD, Following, require_node
 from operation.serve.processes import ChildSpec, hide_environment
 from operation.serve.supervisor import Supervisor
@@ -48,6 +49,7 @@ class Command(BaseCommand):
         parser.add_argument("--keys", default="", help="the node's key file, if it isn't SLUICE_HOME/node-NAME.key")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        need_database()
         node = options["node"]
         where = {"listen": options["listen"], "keys": options["keys"] and str(Path(options["keys"]).resolve())}
         try:

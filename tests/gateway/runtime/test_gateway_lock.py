@@ -135,8 +135,8 @@ def test_sqlite_has_one_gateway_with_redis_too(tmp_path):
 def end_session_of(incarnation):
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s",
-            [f"sluice gateway {incarnation}"],
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE %s",
+            [f"sluice % lock {incarnation}"],
         )
 
 

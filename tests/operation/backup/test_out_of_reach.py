@@ -18,7 +18,7 @@ from tests.services.ports import lease_port
 def home(settings, monkeypatch, tmp_path):
     settings.SLUICE_HOME = tmp_path / "home"
     settings.SLUICE_HOME.mkdir()
-    monkeypatch.setattr("operation.management.commands.backup.database_problem", lambda: "")
+    monkeypatch.setattr("operation.management.commands.backup.need_database", lambda: None)
     monkeypatch.setattr(service, "_dump", lambda path: path.write_text("rows"))
     monkeypatch.setattr(service, "_alone", lambda: sqlite.alone(tmp_path / "a.sqlite3"))
     return settings.SLUICE_HOME

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from operation.backup import archive, former_migrations, secrets, service
+from operation.backup import archive, secrets, service
 from operation.backup.archive import BackupError, Manifest
+from operation.setup import former_migrations
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -19,7 +19,7 @@ def heard(monkeypatch):
     """The signals that came to whoever had them before the command."""
     came = []
     handlers = {number: signal.signal(number, lambda *_: came.append(1)) for number in (signal.SIGTERM, signal.SIGHUP)}
-    monkeypatch.setattr("operation.management.commands.backup.database_problem", lambda: "")
+    monkeypatch.setattr("operation.management.commands.backup.need_database", lambda: None)
     yield came
     for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -156,7 +156,7 @@ def test_a_gateway_whose_probes_have_a_port_is_asked_there(well, settings):
 @pytest.mark.parametrize("name", ["worker", "serve"])
 def test_a_node_that_is_not_there_is_refused_with_those_that_are(name, monkeypatch):
     monkeypatch.setattr("operation.management.commands.serve.configure_logs", lambda: None)
-    monkeypatch.setattr("operation.management.commands.serve.database_problem", lambda: "")
+    monkeypatch.setattr("operation.management.commands.serve.need_database", lambda: None)
     with pytest.raises(CommandError, match=r"no node 'gup1' \(nodes: .*nodes add gup1 --address") as refused:
         call_command(name, "--node", "gup1")
     assert refused.value.returncode == os.EX_CONFIG

@@ -201,7 +201,7 @@ def test_the_version_of_a_file_is_another_after_each_commit(tmp_path):
 def test_a_signal_ends_the_command(monkeypatch, settings, number):
     settings.SLUICE_EMBEDDED = False  # there is no database to keep
     before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)}
-    monkeypatch.setattr(command, "database_problem", lambda: "")
+    monkeypatch.setattr(command, "need_database", lambda: None)
     monkeypatch.setattr(command, "configure_logs", lambda: None)
     monkeypatch.setattr(os, "nice", lambda _: 0)
     chunks = []

@@ -55,7 +55,7 @@ DUE = 21  # rows of each kind: more than a chunk of any sweep
 @pytest.mark.django_db
 def test_cron_does_all_of_the_list(monkeypatch):
     monkeypatch.setattr(
-        "operation.management.commands.jobs.database_problem", lambda: ""
+        "operation.management.commands.jobs.need_database", lambda: None
     )  # it looks past the test's transaction
     done = []
     monkeypatch.setattr(tasks, "JOBS", [Job(name, lambda name=name: done.append(name), every_s=1) for name in NAMES])
@@ -66,7 +66,7 @@ def test_cron_does_all_of_the_list(monkeypatch):
 @pytest.mark.django_db
 def test_with_cron_what_fails_keeps_nothing_else_from_being_done(monkeypatch, caplog):
     """An event that can't be added to the sums stays, and fails each time."""
-    monkeypatch.setattr("operation.management.commands.jobs.database_problem", lambda: "")  # same
+    monkeypatch.setattr("operation.management.commands.jobs.need_database", lambda: None)  # same
     OutboxEvent.objects.create(topic="usage", payload={"records": ["none"]})
     mail.queue_mail(to="a@x.example", subject="s", text="t")
     with pytest.raises(CommandError, match=r"failed: billing\.rollups$"):

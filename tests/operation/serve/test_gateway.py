@@ -20,7 +20,7 @@ def addresses(settings, monkeypatch, tmp_path):
     settings.SLUICE_HOME, settings.SLUICE_EMBEDDED = tmp_path, False
     for name in ("gc", "signal", "configure_logs"):  # which would be changed for the tests' own process
         monkeypatch.setattr(command, name, Mock())
-    monkeypatch.setattr(command, "database_problem", lambda: "")
+    monkeypatch.setattr(command, "need_database", lambda: None)
     seen = []
 
     def run(sockets):

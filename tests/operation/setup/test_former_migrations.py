@@ -9,7 +9,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
 from gateway.runtime import epoch_triggers
-from operation.backup.former_migrations import APPS, LAST, take_over
+from operation.setup.former_migrations import APPS, LAST, take_over
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 FIRST = {(app, "0001_initial") for app in APPS}
