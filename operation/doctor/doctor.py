@@ -39,6 +39,7 @@ from fleet.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
 from inference.engine import EngineSpec
+from operation.backup.service import is_unfinished
 from operation.serve.starting import readiness_request
 from routing.models import Deployment, ModelAlias, PublicModel
 from routing.services.catalogue import check_alias
@@ -160,10 +161,14 @@ def _grounds() -> Symptom:
         driver.connect(**_parameters()).close()
         executor = MigrationExecutor(connection)
         unapplied = executor.migration_plan(executor.loader.graph.leaf_nodes())
+        is_half = is_unfinished()
     except (DatabaseError, driver.Error) as error:
         return Symptom("database", f"{name}: {' '.join(str(error).split())}", "start it, or correct DATABASE_URL")
     finally:
         connection.close()
+    if is_half:
+        mend = "run that `manage.py restore` again: secrets and records of the backup are missing until then"
+        return Symptom("database", f"{name}: a restore into it was stopped", mend)
     if unapplied:
         return Symptom("database", f"{name}: {len(unapplied)} migrations not applied", "run `manage.py setup`")
     return Symptom("database", f"{name}: migrated")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from operation.backup.archive import BackupError
 from operation.backup.service import restore
 from operation.serve.processes import stopped_by_exit
+from operation.setup.steps import Steps
 
 
 class Command(BaseCommand):
@@ -24,9 +26,10 @@ class Command(BaseCommand):
         parser.add_argument("--replace", action="store_true", help="give up what the database holds now")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        show = Steps(sys.stderr)
         try:
             with stopped_by_exit("stopped: run it again, with --replace if it says that the database isn't empty"):
-                done = restore(options["archive"].resolve(), replace=options["replace"])
+                done = restore(options["archive"].resolve(), show, replace=options["replace"])
         except BackupError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"restored: the backup of {done.manifest.made_at}, made by Sluice {done.manifest.sluice}")
