@@ -29,8 +29,6 @@ from base.home import is_forgotten
 BACKUP, RESTORE = ".sluice-backup-", ".sluice-restore-"
 _WITHOUT_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}  # vfat's, and those of some network drives
 _EARLIER = ".sluice-*.tar.gz.*"  # where releases up to 0.1 wrote their archives
-UNFINISHED = "sluice_restore"
-"""The table that a database has from the moment in which a backup takes its place until its home is restored too."""
 
 
 @contextmanager

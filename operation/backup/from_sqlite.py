@@ -24,7 +24,8 @@ from django.db import DatabaseError, connection, transaction
 
 from base.database.connections import lift_limits, restore_limits
 from operation.backup import postgresql
-from operation.backup.archive import UNFINISHED, BackupError
+from operation.backup.archive import BackupError
+from operation.setup.moved_home import UNFINISHED
 from operation.setup.steps import Steps
 
 MANY = 10_000
@@ -97,13 +98,14 @@ class _Copy:
     def run(self, show: Steps) -> None:
         counts = self._counted()
         references = self._let_go()
-        few = [table for table, count in counts.items() if count < MANY]
-        with show.step(f"rows of {len(few)} small tables"):
-            for table in few:
-                self._copy(table)
-        for table in counts.keys() - set(few):
-            with show.step(f"{table}: {counts[table]:,} rows"):
-                self._copy(table)
+        with show.step("rows of small tables"):
+            for table, count in counts.items():
+                if count < MANY:
+                    self._copy(table)
+        for table, count in counts.items():
+            if count >= MANY:
+                with show.step(f"{table}: {count:,}"):
+                    self._copy(table)
         with show.step("references, numbers, triggers"):
             self._hold_again(references)
             self._continue_numbers()
@@ -152,11 +154,9 @@ class _Copy:
         """Let numbers go on after the last one that SQLite gave, also where its row is gone."""
         given = dict(self._source.execute("SELECT name, seq FROM sqlite_sequence"))
         for table, column, sequence in self._sequences:
-            statement = (
-                f'SELECT setval(%s, coalesce(greatest(max("{column}"), %s), 1), %s OR count(*) > 0) FROM "{table}"'  # noqa: S608, E501
-            )
-            last = given.get(table) or None
-            self._cursor.execute(statement, [sequence, last, last is not None])
+            last = given.get(table) or 0
+            following = f'SELECT 1 + greatest(max("{column}"), %s) FROM "{table}"'  # noqa: S608
+            self._cursor.execute(f"SELECT setval(%s, ({following}), false)", [sequence, last])
 
     def _compare(self, counts: dict[str, int]) -> None:
         for table, count in counts.items():

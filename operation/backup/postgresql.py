@@ -14,7 +14,8 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
-from operation.backup.archive import UNFINISHED, BackupError
+from operation.backup.archive import BackupError
+from operation.setup.moved_home import UNFINISHED
 
 MEMBER = "database.pgdump"
 TRIES, TRY_SECONDS = 10, 0.2  # a session that has just ended may be listed for a moment

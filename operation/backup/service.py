@@ -22,7 +22,7 @@ from billing.services.holds import end_restored_leases
 from fleet.worker_specs import is_worker_running
 from operation.backup import archive, former_migrations, from_sqlite, home, postgresql, secrets, sqlite
 from operation.backup import files as tenants_files
-from operation.backup.archive import BACKUP, RESTORE, UNFINISHED, BackupError, Manifest, work_folder
+from operation.backup.archive import BACKUP, RESTORE, BackupError, Manifest, work_folder
 from operation.setup import moved_home
 from operation.setup.steps import Steps
 
@@ -106,7 +106,7 @@ def restore(source: Path, show: Steps, *, replace: bool) -> Restored:
 
     With `replace` the database may hold something, which is lost (PostgreSQL) or moved aside (SQLite). A backup of
     SQLite may be restored into PostgreSQL. Only where the disk fails late, or we are killed late, is the database
-    another one already: it says so (`is_unfinished`) until the restore has been run again.
+    another one already: it says so (`moved_home.is_unfinished`) until the restore has been run again.
     """
     try:
         return _restored(source, show, replace=replace)
@@ -115,18 +115,13 @@ def restore(source: Path, show: Steps, *, replace: bool) -> Restored:
         raise BackupError(f"{where} can't be written: {reason}: mend that, then run the restore again") from error
 
 
-def is_unfinished() -> bool:
-    """Return whether a restore has filled the database and was stopped before the home was restored too."""
-    return UNFINISHED in connection.introspection.table_names()
-
-
 def _restored(source: Path, show: Steps, *, replace: bool) -> Restored:
     place = settings.SLUICE_HOME
     with _alone(), work_folder(place, RESTORE) as folder:
         with show.step("reading and checking the archive"):
             manifest, files = archive.read(source, folder)
         _refuse_foreign(manifest)
-        if not replace and _has_tables() and not is_unfinished():
+        if not replace and _has_tables() and not moved_home.is_unfinished():
             raise BackupError("the database isn't empty: --replace puts the backup in its place")
         if is_worker_running("local"):
             raise BackupError("a worker runs on this home: stop it first")
@@ -145,7 +140,7 @@ def _restored(source: Path, show: Steps, *, replace: bool) -> Restored:
             moved_home.take_over([Path(manifest.home)] if manifest.home else [])
             open_holds = end_restored_leases()
         with connection.cursor() as cursor:
-            cursor.execute(f"DROP TABLE {UNFINISHED}")
+            cursor.execute(f"DROP TABLE {moved_home.UNFINISHED}")
         return Restored(manifest, former, kept, unset, open_holds, len(of_tenants))
 
 

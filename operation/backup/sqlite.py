@@ -10,8 +10,9 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
-from operation.backup.archive import RESTORE, UNFINISHED, BackupError, place, work_folder
+from operation.backup.archive import RESTORE, BackupError, place, work_folder
 from operation.jobs.lock import JobsLock, JobsLockedError
+from operation.setup.moved_home import UNFINISHED
 
 MEMBER = "database.sqlite3"
 _COMPANIONS = ("-wal", "-shm")

@@ -39,8 +39,8 @@ from fleet.worker_specs import WorkerSpecError, is_worker_running, worker_spec
 from gateway.runtime import epoch_triggers
 from gateway.runtime.gateway_lock import count_gateways
 from inference.engine import EngineSpec
-from operation.backup.service import is_unfinished
 from operation.serve.starting import readiness_request
+from operation.setup.moved_home import is_unfinished
 from routing.models import Deployment, ModelAlias, PublicModel
 from routing.services.catalogue import check_alias
 from routing.services.defaults import specialists

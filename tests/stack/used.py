@@ -74,22 +74,12 @@ async def _ask(wallets: list[tuple[Wallet, Any]], requests: int, deployment: UUI
             wallet, key = wallets[number % len(wallets)]
             request, classes = uuid7(), {"input": chance.randint(1, 2000), "output": chance.randint(1, 500)}
             charge = FORMULAS[1](classes, prices, 10_000)
-            await writer.submit(
-                Reserve(
-                    request=request,
-                    wallet=wallet.id,
-                    amount=charge,
-                    least=charge,
-                    owner=deployment,
-                    deployment=deployment,
-                    card_version=version,
-                    tenant=wallet.tenant_id,
-                    project=key.project_id,
-                    api_key=key.id,
-                    model="used-chat",
-                    facts=RequestFacts("chat.completions", "chat", {"reason": "ü \\N \"'"}),
-                )  # fmt: skip
-            )
+            made = Reserve(
+                request=request, wallet=wallet.id, amount=charge, least=charge, owner=deployment, deployment=deployment,
+                card_version=version, tenant=wallet.tenant_id, project=key.project_id, api_key=key.id,
+                model="used-chat", facts=RequestFacts("chat.completions", "chat", {"reason": "ü \\N \"'"}),
+            )  # fmt: skip
+            await writer.submit(made)
             if number < requests - OPEN:
                 await writer.submit(Settle(request, wallet.id, charge, classes, EndFacts("stop")))
 

@@ -66,9 +66,7 @@ def made(home, tmp_path, transactional_db):
 @pytest.mark.parametrize("place", ["copyfileobj", "copyfile"])
 def test_a_home_without_room_for_what_is_restored(home, made, monkeypatch, place):
     monkeypatch.setattr(service, "_has_tables", lambda: False)
-    monkeypatch.setattr(
-        service, "_restore", lambda _, path, __: service.sqlite.shutil.copyfile(path, home / "a.sqlite3")
-    )
+    monkeypatch.setattr(service, "_restore", lambda _, path, __: sqlite.shutil.copyfile(path, home / "a.sqlite3"))
     monkeypatch.setattr(f"shutil.{place}", fail_with(FULL))
     before = list(home.iterdir())
     assert "No space left" in said("restore", str(made))
