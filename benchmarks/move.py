@@ -3,7 +3,8 @@
     python benchmarks/move.py [--requests 100000] [--tenants 20]
 
 The requests are reserved and settled by the writer, on SQLite. A restore into PostgreSQL (a server of its own) is
-killed while rows come in, which has to leave nothing, and is run again. Then every table has the same rows, to the value, and the books come to the same sums; a key, a password and a sealed text made before are right.
+killed while rows come in, which has to leave nothing, and is run again. Then every table has the same rows, to the
+value, and the books come to the same sums; a key, a password and a sealed text made before are right.
 """
 
 from __future__ import annotations

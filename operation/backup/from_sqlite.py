@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import DatabaseError, connection, transaction
 
-from base.database.connections import lift_limits, restore_limits
+from base.database.connections import SERVER, restore_limits
 from operation.backup import postgresql
 from operation.backup.archive import BackupError
 from operation.setup.moved_home import UNFINISHED
@@ -69,16 +69,28 @@ def copy(database: Path, parameters: Mapping[str, Any], show: Steps) -> None:
     try:
         with closing(sqlite3.connect(database)) as source, transaction.atomic(), connection.cursor() as cursor:
             with show.step("tables of PostgreSQL"):
-                lift_limits()
+                _lift_limits(cursor)
                 cursor.execute(postgresql.DROP_ALL)
-                call_command("migrate", verbosity=0, interactive=False)  # at its end the limits hold again
-                lift_limits()
+                with connection.execute_wrapper(_for_nobody):
+                    call_command("migrate", verbosity=0, interactive=False)
+                _lift_limits(cursor)  # which hold again at the end of migrating
             _Copy(source, cursor).run(show)
             cursor.execute(f"CREATE TABLE {UNFINISHED} ()")
     except (psycopg.Error, DatabaseError, sqlite3.Error) as error:
         said = " ".join(str(error).split())
         raise BackupError(f"the rows can't be moved to PostgreSQL, which is as it was: {said}") from error
     restore_limits()
+
+
+def _lift_limits(cursor: Any) -> None:
+    for name in SERVER:
+        cursor.execute(f"SET LOCAL {name} = 0")
+    connection.connection.answer_seconds = None
+
+
+def _for_nobody(execute: Callable[..., Any], statement: Any, *rest: Any) -> Any:
+    """Let migrations make their indexes in our transaction: nobody else is there for whom to make them beside."""
+    return execute(str(statement).replace(" INDEX CONCURRENTLY ", " INDEX "), *rest)
 
 
 class _Copy:
