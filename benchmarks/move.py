@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -46,7 +47,8 @@ class Command:
                     status = Path(f"/proc/{pid}/status").read_text()
                 except OSError:
                     continue
-                self.served = max(self.served, int(status.partition("RssAnon:")[2].split()[0]) / 1024)
+                if anonymous := re.search(r"RssAnon:\s+(\d+)", status):  # which one that ends has no more
+                    self.served = max(self.served, int(anonymous[1]) / 1024)
             time.sleep(0.05)
 
     def end(self) -> str:
@@ -66,10 +68,10 @@ def ended(command: Command) -> str:
     return said
 
 
-def kill_while_rows_come(command: Command, session) -> int:
-    """Kill the command once some thousand rows of usage have come; return how many."""
-    statement = "SELECT tuples_processed FROM pg_stat_progress_copy WHERE relid <> 0 AND tuples_processed > 10000"
-    while not (rows := session.execute(statement).fetchall()):
+def kill_while_rows_come(command: Command, session, least: int) -> int:
+    """Kill the command once that many rows of a table have come; return how many they were by then."""
+    statement = "SELECT tuples_processed FROM pg_stat_progress_copy WHERE tuples_processed > %s"
+    while not (rows := session.execute(statement, [least]).fetchall()):
         assert command.process.poll() is None, command.process.stdout.read()
     command.process.send_signal(signal.SIGKILL)
     command.end()
@@ -110,7 +112,7 @@ def main() -> None:
 
         with _watcher(server) as session:
             killed = Command(present, "restore", str(archive))
-            rows = kill_while_rows_come(killed, session)
+            rows = kill_while_rows_come(killed, session, options.requests // 10)
             left = session.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
             assert left == (0,), left
             restore = Command(present, "restore", str(archive))

@@ -77,9 +77,12 @@ def copy(database: Path, parameters: Mapping[str, Any], show: Steps) -> None:
             _Copy(source, cursor).run(show)
             cursor.execute(f"CREATE TABLE {UNFINISHED} ()")
     except (psycopg.Error, DatabaseError, sqlite3.Error) as error:
-        said = " ".join(str(error).split())
-        raise BackupError(f"the rows can't be moved to PostgreSQL, which is as it was: {said}") from error
+        raise _failed("the database", error) from error
     restore_limits()
+
+
+def _failed(what: str, error: Exception) -> BackupError:
+    return BackupError(f"{what} can't go to PostgreSQL, which is as it was: {' '.join(str(error).split())}")
 
 
 def _lift_limits(cursor: Any) -> None:
@@ -152,9 +155,12 @@ class _Copy:
             _AS_TEXT.get(kind, "{}").format(name) for name, kind in zip(_quoted(columns), columns.values(), strict=True)
         )
         rows = self._source.execute(f'SELECT {read} FROM "{table}"')  # noqa: S608 - of our own tables
-        with self._cursor.copy(f'COPY "{table}" ({", ".join(_quoted(columns))}) FROM STDIN') as stream:
-            for row in rows:
-                stream.write_row(row)
+        try:
+            with self._cursor.copy(f'COPY "{table}" ({", ".join(_quoted(columns))}) FROM STDIN') as stream:
+                for row in rows:
+                    stream.write_row(row)
+        except psycopg.Error as error:
+            raise _failed(f"a row of {table}", error) from error
 
     def _hold_again(self, references: list[tuple[str, str, str]]) -> None:
         for table, name, definition in references:
