@@ -38,7 +38,7 @@ SELECT c.relname, a.attname, format_type(a.atttypid, NULL),
     CASE WHEN a.attidentity <> '' THEN pg_get_serial_sequence(c.oid::regclass::text, a.attname) END
 FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
 WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind IN ('r', 'p') AND a.attnum > 0
-    AND NOT a.attisdropped
+    AND NOT a.attisdropped AND NOT EXISTS (SELECT 1 FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'e')
 ORDER BY c.relname, a.attnum
 """
 _REFERENCES = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         show = Steps(sys.stderr)
         try:
-            with stopped_by_exit("stopped: run it again, with --replace if it says that the database isn't empty"):
+            with stopped_by_exit("stopped: run it again"):
                 done = restore(options["archive"].resolve(), show, replace=options["replace"])
         except BackupError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"restored: the backup of {done.manifest.made_at}, made by Sluice {done.manifest.sluice}")
+        self.stdout.write(f"in place: the backup of {done.manifest.made_at}, made by Sluice {done.manifest.sluice}")
         if done.former is not None:
             self.stdout.write(f"the former database is {done.former}: delete it when nobody misses it")
         if done.files:
@@ -43,4 +44,9 @@ class Command(BaseCommand):
             self.stdout.write(f"TO DO before the start: {variable} differs; set {variable}_FILE={path}, or its content")
         if done.open_holds:
             self.stdout.write(f"{done.open_holds} requests ran at that time: gateways settle them when they start")
-        call_command("reconcile", stdout=self.stdout)
+        told = StringIO()
+        try:
+            with show.step("checking the books"):
+                call_command("reconcile", stdout=told)
+        finally:
+            self.stdout.write(told.getvalue(), ending="")

@@ -93,6 +93,14 @@ def test_a_value_that_postgresql_cannot_keep_changes_nothing(copied, change, rea
     assert Tenant.objects.get().slug == "former"
 
 
+def test_the_tables_of_an_extension_stay(copied):
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE theirs AS SELECT 1; ALTER EXTENSION plpgsql ADD TABLE theirs")
+        copied(TENANT)
+        cursor.execute("SELECT count(*) FROM theirs")
+        assert cursor.fetchone() == (1,)
+
+
 def test_a_duration_is_what_it_was(copied):
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE lasting (took interval)")
