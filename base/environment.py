@@ -8,7 +8,7 @@ import secrets
 import warnings
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import environ
@@ -40,9 +40,12 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
     """
 
     ENVIRON = _Given(cache=False)
+    READ: ClassVar[set[str]] = set()
+    """The names of all variables that were asked for."""
 
     def get_value(self, var: str, cast: Any = None, **options: Any) -> Any:
         """Return the variable as environ reads it, except that one which begins with $ is no other variable's name."""
+        self.READ.add(var)
         try:
             given = self.ENVIRON.get(var, "")
             if given.startswith("$"):

@@ -427,6 +427,7 @@ async def run(place: Place, kinds: list[Kind], seconds: float, count: int) -> bo
     are_so = []
     for kind in kinds:
         await until(lambda: is_well(place))
+        await asyncio.sleep(1)  # Caddy looks each half second
         row, is_so = await strike(place, kind, seconds, count)
         are_so.append(is_so)
         print(f"| {' | '.join(row)} |{'' if is_so else '  <-- not allowed'}", flush=True)

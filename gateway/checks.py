@@ -4,8 +4,10 @@ set.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +19,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.files.storage import Storage, storages
 from django.db import DatabaseError
 from django.db.models import Q
+
+from base.environment import Environment
 
 
 @register(Tags.security)
@@ -42,6 +46,21 @@ def check_files_storage(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
         "storages.backends.s3.S3Storage, and SLUICE_FILES_OPTIONS to options that it has."
     )
     return [Error(f"SLUICE_FILES_STORAGE can't be used: {problem}.", hint=hint, id="sluice.E009")]
+
+
+@register(Tags.security)
+def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Report variables that are nearly a setting: a slip there goes unseen, since the default holds."""
+    found: list[CheckMessage] = []
+    for variable in sorted(os.environ):
+        name = variable.removesuffix("_FILE")
+        if name.startswith("SLUICE_") and name not in Environment.READ:
+            for meant in get_close_matches(name, Environment.READ, n=1, cutoff=0.85):
+                hint = f"Did you mean {meant}?"
+                found.append(
+                    checks.Warning(f"{variable} is no setting, and does nothing.", hint=hint, id="sluice.W007")
+                )
+    return found
 
 
 _LEAST_SECRET = 32

@@ -27,7 +27,7 @@ from django.core.management.base import CommandError
 
 from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
-from operation.jobs.lock import JobsLock, JobsLockedError
+from operation.jobs_lock import JobsLock, JobsLockedError
 
 # Celery warns of being root, not in our lines' form: elsewhere a message could be a program, here only JSON is read.
 warnings.simplefilter("ignore", SecurityWarning)

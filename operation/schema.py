@@ -19,8 +19,8 @@ from psycopg.errors import LockNotAvailable
 from base.checks import command
 from base.database.connections import MIGRATING, session_arguments
 from gateway.runtime.gateway_lock import KEY, FileLock, GatewayRunningError, gateways
-from operation.jobs.lock import JobsLock, JobsLockedError
-from operation.setup import former_migrations
+from operation.jobs_lock import JobsLock, JobsLockedError
+from operation.setup import former_migrations, moved_home
 
 TURN = (KEY[0], 2)
 """The advisory lock of whoever sets the database up."""
@@ -62,6 +62,9 @@ def look() -> Found:
     try:
         # Past the pool, which answers with a timeout instead of the reason.
         driver.connect(**parameters()).close()
+        if moved_home.is_unfinished():
+            mend = "run that `manage.py restore` again: secrets and records of the backup are missing until then"
+            return Found(name, "a restore into it was stopped", mend, 1)
         if problem := _address_problem():
             return Found(name, problem, _DIRECT, os.EX_CONFIG, is_reached=False)
         executor = MigrationExecutor(connection)

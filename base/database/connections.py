@@ -112,6 +112,11 @@ def limit_migration(*, using: str = "default", **signal: Any) -> None:
     _set_limits(using, MIGRATING, answer_seconds=None)
 
 
+def lift_limits(*, using: str = "default") -> None:
+    """Lift the time limits for work that may take long; `restore_limits` ends that."""
+    _set_limits(using, dict.fromkeys(SERVER, "0"), answer_seconds=None)
+
+
 def restore_limits(*, using: str = "default", **signal: Any) -> None:
     """Receive the last `post_migrate`: set the time limits again, since the connection may go back to a pool."""
     from base.database.bounded_connection import LONGEST_SECONDS

@@ -1,4 +1,4 @@
-"""The files of a home that no database has: key files and the workers' records."""
+"""The files of a home that no database has: key files, the demo key's too, and the workers' records."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from operation.backup.archive import BackupError
 
-_KEYS = re.compile(r"(gateway|node-[\w.-]+)\.key")
+_KEYS = re.compile(r"(gateway|node-[\w.-]+)\.key|demo\.json")
 _RECORDS = re.compile(r"worker-[\w.-]+\.record(\.\d+)?")
 _TRIES = 20
 

@@ -15,12 +15,13 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo
 
 from operation.backup.archive import BackupError
+from operation.setup.moved_home import UNFINISHED
 
 MEMBER = "database.pgdump"
 TRIES, TRY_SECONDS = 10, 0.2  # a session that has just ended may be listed for a moment
 
 # What belongs to an extension or to somebody else is not ours to drop.
-_DROP_ALL = """
+DROP_ALL = """
 DO $$
 DECLARE one record;
 BEGIN
@@ -62,17 +63,18 @@ def restore(dumped: Path, parameters: Mapping[str, Any]) -> None:
 
     Raises BackupError while anybody else is connected as our user.
     """
-    _be_alone(parameters)
+    be_alone(parameters)
     script = dumped.with_suffix(".sql")
     _run([_program("pg_restore"), "--no-owner", "--no-privileges", f"--file={script}", str(dumped)], parameters)
     with script.open("rb") as rest:
         first = dumped.with_suffix(".first.sql")
-        first.write_text(_DROP_ALL)
+        first.write_text(f"{DROP_ALL} CREATE TABLE {UNFINISHED} ();")
         psql = [_program("psql"), "--no-psqlrc", "--quiet", "--single-transaction", "--set=ON_ERROR_STOP=1"]
         _run([*psql, f"--dbname={_address(parameters)}", f"--file={first}", "--file=-"], parameters, stdin=rest)
 
 
-def _be_alone(parameters: Mapping[str, Any]) -> None:
+def be_alone(parameters: Mapping[str, Any]) -> None:
+    """Raise BackupError while anybody else is connected as our user."""
     with _session(parameters) as session:
         for _ in range(TRIES):
             others = session.execute(_OTHERS).fetchall()

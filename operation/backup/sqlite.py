@@ -11,7 +11,8 @@ from pathlib import Path
 
 from gateway.runtime.gateway_lock import FileLock, GatewayRunningError
 from operation.backup.archive import RESTORE, BackupError, place, work_folder
-from operation.jobs.lock import JobsLock, JobsLockedError
+from operation.jobs_lock import JobsLock, JobsLockedError
+from operation.setup.moved_home import UNFINISHED
 
 MEMBER = "database.sqlite3"
 _COMPANIONS = ("-wal", "-shm")
@@ -69,6 +70,8 @@ def restore(dumped: Path, database: Path) -> Path | None:
     with work_folder(database.parent, RESTORE) as folder:
         draft = folder / MEMBER
         shutil.copyfile(dumped, draft)
+        with closing(sqlite3.connect(draft)) as connection:
+            connection.execute(f"CREATE TABLE {UNFINISHED} (begun)")
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         if former is not None:

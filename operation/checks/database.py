@@ -41,9 +41,10 @@ def _connect() -> Any:
 
 def _reached(_: object) -> Iterator[Finding]:
     found = look()
-    yield Finding(
-        f"{found.name}: {'answers' if found.is_reached else found.problem}", "" if found.is_reached else found.mend
-    )
+    if found.is_reached:
+        yield Finding(f"{found.name} answers")
+    else:
+        yield Finding(f"{found.name}: {found.problem}", found.mend)
 
 
 def _schema(_: object) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Rows that name what is in a home by its absolute path, as they once did: they are to follow the home."""
+"""What a database says of a home that was moved or restored: paths of before, and whether a restore came to its end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from django.conf import settings
-from django.db import transaction
+from django.db import connection, transaction
 
 from base.home import OF_HOME, name_below
 from fleet.local_models import FIRST_MODELS
@@ -16,14 +16,22 @@ from fleet.worker_specs import with_cache
 from routing.models import Deployment, Node
 from routing.services.defaults import specialists
 
+UNFINISHED = "sluice_restore"
+"""The table that a database has from the moment in which a backup takes its place until its home is restored too."""
 _MADE_BY_US = re.compile(
     r"(?P<home>/.+)/models/(gguf/[^/]+-[0-9a-f]+|hub/models--[^/]+/snapshots/[0-9a-f]+|(?P<first>[^/]+))"
 )
 
 
+def is_unfinished() -> bool:
+    """Return whether a restore has filled the database and was stopped before secrets and records were restored too."""
+    return UNFINISHED in connection.introspection.table_names()
+
+
 @transaction.atomic
 def take_over(former: Iterable[Path] = ()) -> list[str]:
-    """Have rows say ``home:…`` for what lies in this home or in a `former` place of it; return the deployments changed.
+    """Have rows that name by absolute paths what lies in this home, or in a `former` place of it, say ``home:…``, as
+    rows do now; return the deployments changed.
 
     A former home is also one that a worker's file in this home names, or one in which a row has a model that Sluice put
     there: of the latter only what this home has too, or what is there no more, so that what is served stays served.

@@ -31,8 +31,8 @@ def create_admin_key(
     Raises ServiceError naming the field that is wrong, or if the tenant has as many as it may, and RoleError for a
     maker who is no owner any more.
     """
-    if not name.strip():
-        raise ServiceError("name", "A key needs a name.")
+    if not 0 < len(name.strip()) <= 120:
+        raise ServiceError("name", "A key needs a name of at most 120 characters.")
     if "\0" in name:
         raise ServiceError("name", "A name has no NUL character, which no database keeps.")
     now = timezone.now()

@@ -226,8 +226,8 @@ def _needed_for(scopes: Iterable[str]) -> str:
 
 
 def _check_name_and_end(name: str, expires_at: datetime | None) -> None:
-    if not name.strip():
-        raise ServiceError("name", "A key needs a name.")
+    if not 0 < len(name.strip()) <= 120:
+        raise ServiceError("name", "A key needs a name of at most 120 characters.")
     if expires_at is not None and expires_at <= timezone.now():
         raise ServiceError("expires_at", "The expiry must be in the future.")
 

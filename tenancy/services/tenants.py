@@ -45,10 +45,10 @@ def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTe
     invitation for its owner. Raises ServiceError naming the field that is wrong.
     """
     name, slug = name.strip(), slug.strip().lower()
-    if not name:
-        raise ServiceError("name", "A tenant needs a name.")
-    if not slug or slugify(slug) != slug:
-        raise ServiceError("slug", "Use small letters, digits and hyphens.")
+    if not name or len(name) > 120:
+        raise ServiceError("name", "A tenant needs a name of at most 120 characters.")
+    if slugify(slug) != slug or not 0 < len(slug) <= 60:
+        raise ServiceError("slug", "Use small letters, digits and hyphens, at most 60 of them.")
     if Tenant.objects.filter(slug=slug).exists():
         raise ServiceError("slug", "Another tenant has this slug.")
     if not Plan.objects.filter(slug=plan, is_offered=True).exists():

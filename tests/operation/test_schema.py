@@ -18,7 +18,7 @@ from base.database import connections as policy
 from base.ids import uuid7
 from gateway.runtime import gateway_lock
 from operation import celery, schema
-from operation.jobs.lock import JobsLock
+from operation.jobs_lock import JobsLock
 
 LASTING = ("gateway", "jobs", "serve", "worker", "backup", "migrate", "setup")
 NEWER = r"migrated by a newer Sluice \(billing\.9999_to_come isn't known here\): start that version"
@@ -50,7 +50,9 @@ def test_a_newer_database_is_refused_for_good(command, tmp_path):
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(("found", "ends"), [("newer", (78, "newer Sluice")), ("older", (1, "run `manage.py setup`"))])
+@pytest.mark.parametrize(
+    ("found", "ends"), [("newer", (78, "newer Sluice")), ("older", (1, "migrations not applied: run "))]
+)
 def test_celerys_worker_begins_on_no_other_schema(request, settings, capsys, found, ends):
     settings.REDIS_URL, settings.SLUICE_EMBEDDED = "redis://127.0.0.1", False  # no lock of a process that goes on
     request.getfixturevalue(found)

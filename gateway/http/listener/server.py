@@ -236,12 +236,18 @@ def gateway_server(
         callback_notify=beat,
         timeout_notify=0,  # at each tick
     )
-    seconds = {"leave_seconds": settings.SLUICE_DRAIN_SECONDS, "notice_seconds": settings.SLUICE_NOTICE_SECONDS}
-    if not settings.SLUICE_METRICS_PORT:
-        return Server(config, listener=listener, **seconds)
-    own = Listener(bounds, trusted_proxies())
-    of_probes = configuration(probes, own, host=host, port=settings.SLUICE_METRICS_PORT, ws="none")
-    return Server(config, of_probes, listener=listener, probes_on=probes_on, **seconds)
+    of_probes = None
+    if settings.SLUICE_METRICS_PORT:
+        own = Listener(bounds, trusted_proxies())
+        of_probes = configuration(probes, own, host=host, port=settings.SLUICE_METRICS_PORT, ws="none")
+    return Server(
+        config,
+        of_probes,
+        listener=listener,
+        probes_on=probes_on if of_probes else None,
+        leave_seconds=settings.SLUICE_DRAIN_SECONDS,
+        notice_seconds=settings.SLUICE_NOTICE_SECONDS,
+    )
 
 
 def trusted_proxies() -> Addresses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from operation.backup.archive import BackupError
 from operation.backup.service import back_up
 from operation.schema import need_database
 from operation.serve.processes import stopped_by_exit
+from operation.setup.steps import Steps
 
 
 class Command(BaseCommand):
@@ -21,7 +23,7 @@ class Command(BaseCommand):
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("target", type=Path, help="a new file, or a folder in which one is made")
+        parser.add_argument("target", type=Path, help="a folder in which a new file is made, or that file, NAME.tar.gz")
         no_files = "leave out tenants' files and adapters, where their storage keeps copies of its own"
         parser.add_argument("--without-files", action="store_true", help=no_files)
 
@@ -29,7 +31,7 @@ class Command(BaseCommand):
         need_database()
         try:
             with stopped_by_exit("stopped: no backup was made"):
-                made = back_up(options["target"].resolve(), with_files=not options["without_files"])
+                made = back_up(options["target"].resolve(), Steps(sys.stderr), with_files=not options["without_files"])
         except BackupError as error:
             raise CommandError(str(error)) from error
         note(Kind.BACKUP, made.path.name, {"path": str(made.path), "bytes": made.path.stat().st_size})

@@ -16,8 +16,8 @@ from django.db import DatabaseError
 
 from base.heartbeat import touch_heartbeat
 from gateway.logs import configure_logs
-from operation.jobs.lock import JobsLock, JobsLockedError
 from operation.jobs.loop import FileVersion, Loop
+from operation.jobs_lock import JobsLock, JobsLockedError
 from operation.schema import database_problem, need_database
 
 NICENESS = 5  # who waits for an answer goes before what nobody waits for

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from operation.backup.archive import BackupError
 from operation.backup.service import restore
 from operation.serve.processes import stopped_by_exit
+from operation.setup.steps import Steps
 
 
 class Command(BaseCommand):
@@ -24,12 +27,13 @@ class Command(BaseCommand):
         parser.add_argument("--replace", action="store_true", help="give up what the database holds now")
 
     def handle(self, *args: Any, **options: Any) -> None:
+        show = Steps(sys.stderr)
         try:
-            with stopped_by_exit("stopped: run it again, with --replace if it says that the database isn't empty"):
-                done = restore(options["archive"].resolve(), replace=options["replace"])
+            with stopped_by_exit("stopped: run it again"):
+                done = restore(options["archive"].resolve(), show, replace=options["replace"])
         except BackupError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"restored: the backup of {done.manifest.made_at}, made by Sluice {done.manifest.sluice}")
+        self.stdout.write(f"in place: the backup of {done.manifest.made_at}, made by Sluice {done.manifest.sluice}")
         if done.former is not None:
             self.stdout.write(f"the former database is {done.former}: delete it when nobody misses it")
         if done.files:
@@ -40,4 +44,9 @@ class Command(BaseCommand):
             self.stdout.write(f"TO DO before the start: {variable} differs; set {variable}_FILE={path}, or its content")
         if done.open_holds:
             self.stdout.write(f"{done.open_holds} requests ran at that time: gateways settle them when they start")
-        call_command("reconcile", stdout=self.stdout)
+        told = StringIO()
+        try:
+            with show.step("checking the books"):
+                call_command("reconcile", stdout=told)
+        finally:
+            self.stdout.write(told.getvalue(), ending="")

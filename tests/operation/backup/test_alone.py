@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 from django.core.management import CommandError, call_command
 
@@ -10,7 +12,8 @@ from operation.backup import service, sqlite
 from operation.backup.archive import BackupError
 from operation.celery import signals
 from operation.jobs import tasks
-from operation.jobs.lock import JobsLock, JobsLockedError
+from operation.jobs_lock import JobsLock, JobsLockedError
+from operation.setup.steps import Steps
 
 
 @pytest.fixture
@@ -68,5 +71,5 @@ def test_a_restore_is_refused_before_it_reads_anything(database, tmp_path, monke
     monkeypatch.setattr(service, "_alone", lambda: sqlite.alone(database))
     lock = JobsLock.share(database)
     with pytest.raises(BackupError, match="stop them first"):
-        service.restore(tmp_path / "no-such-archive", replace=False)
+        service.restore(tmp_path / "no-such-archive", Steps(StringIO()), replace=False)
     lock.release()

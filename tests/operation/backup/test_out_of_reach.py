@@ -45,6 +45,11 @@ def test_a_target_where_nothing_can_be_made(home):
     assert "the backup can't be written to /proc/x.tar.gz: No such file" in said("backup", "/proc/x.tar.gz")
 
 
+def test_a_folder_that_is_not_there_is_no_name_of_a_file(home, tmp_path):
+    assert f"no folder {tmp_path / 'backups'}: make it, or name a new file" in said("backup", str(tmp_path / "backups"))
+    assert not (tmp_path / "backups").exists()
+
+
 @pytest.mark.django_db
 @pytest.mark.parametrize("error", [FULL, sqlite3.OperationalError("database or disk is full")])
 def test_a_full_target(home, monkeypatch, tmp_path, error):
@@ -66,7 +71,7 @@ def made(home, tmp_path, transactional_db):
 @pytest.mark.parametrize("place", ["copyfileobj", "copyfile"])
 def test_a_home_without_room_for_what_is_restored(home, made, monkeypatch, place):
     monkeypatch.setattr(service, "_has_tables", lambda: False)
-    monkeypatch.setattr(service, "_restore", lambda path: service.sqlite.shutil.copyfile(path, home / "a.sqlite3"))
+    monkeypatch.setattr(service, "_restore", lambda _, path, __: sqlite.shutil.copyfile(path, home / "a.sqlite3"))
     monkeypatch.setattr(f"shutil.{place}", fail_with(FULL))
     before = list(home.iterdir())
     assert "No space left" in said("restore", str(made))

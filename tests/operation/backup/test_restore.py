@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from operation.backup import archive, secrets, service
+from billing.services import plans
+from operation.backup import archive, home, secrets, service
 from operation.backup.archive import BackupError, Manifest
-from operation.setup import former_migrations
+from operation.setup import demo, former_migrations
+from tenancy.models import APIKey
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -33,8 +35,8 @@ def test_a_backup_of_this_version_is_taken(db):
 def test_a_backup_of_a_newer_version_or_another_database_is_refused(db):
     with pytest.raises(BackupError, match=r"Sluice 9\.0, which is newer.*billing\.9999_unheard_of"):
         service._refuse_foreign(manifest_of(migrations={"billing": ["0002_initial", "9999_unheard_of"]}))
-    with pytest.raises(BackupError, match="is of oracle"):
-        service._refuse_foreign(manifest_of(database="oracle"))
+    with pytest.raises(BackupError, match="is of postgresql, and DATABASE_URL names sqlite: have it name one of postg"):
+        service._refuse_foreign(manifest_of(database="postgresql"))
 
 
 def test_a_backup_of_before_0_1_0_is_taken_if_all_former_migrations_were_applied(db):
@@ -43,6 +45,30 @@ def test_a_backup_of_before_0_1_0_is_taken_if_all_former_migrations_were_applied
     former["routing"].pop()
     with pytest.raises(BackupError, match=r"some of them are missing: first run `manage\.py setup` of commit"):
         service._refuse_foreign(manifest_of(migrations=former))
+
+
+@pytest.mark.postgresql
+def test_a_backup_of_sqlite_may_go_to_postgresql_unless_it_is_from_before_0_1_0(db):
+    service._refuse_foreign(manifest_of(database="sqlite"))
+    former = {app: ["0001_initial", "0002_of_former_ones", name] for app, name in former_migrations.LAST}
+    with pytest.raises(BackupError, match="restore it into SQLite first, and move a backup of that"):
+        service._refuse_foreign(manifest_of(database="sqlite", migrations=former))
+
+
+def test_the_demo_key_comes_along(db, settings, tmp_path):
+    former, present, between = (tmp_path / name for name in ("former", "present", "between"))
+    for folder in (former, present, between):
+        folder.mkdir()
+    plans.ensure_default_plans()
+    settings.SLUICE_HOME = former
+    made = demo.ensure_demo()
+    copies = home.copied(former, between)
+    settings.SLUICE_HOME = present
+    home.check_names(copies)
+    home.put_back(copies, present)
+    assert demo.ensure_demo().api_key == made.api_key
+    assert APIKey.objects.of(made.tenant).count() == 1
+    assert demo.demo_file().stat().st_mode & 0o777 == 0o600
 
 
 @pytest.fixture

@@ -1,14 +1,19 @@
-"""A backup that is restored into a home at another place: its models are that home's."""
+"""A home that is copied, and a backup that is restored into one at another place: models are the new home's."""
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
+import time
 from contextlib import closing
 
 import pytest
 
-from tests.stack.stack import Stack, environment_of, migrated
+from tests.inference.text.folders import save_tokenizer
+from tests.inference.tiny import save_tiny
+from tests.services.ports import lease_port
+from tests.stack.stack import Stack, environment_of, migrated, share_kernels
+from tests.stack.web import ask
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
@@ -39,3 +44,32 @@ def test_a_restored_home_has_its_own_models(tmp_path, is_left):
         restored.close()
     assert f"ok    models fake-chat: {home / 'models/own'}" in told
     assert str(former) not in told
+
+
+@pytest.mark.sweep
+def test_a_copied_home_serves(tmp_path):
+    """The former one, which is gone, isn't needed for anything."""
+    former, home, port = tmp_path / "former", tmp_path / "elsewhere" / "home", lease_port()
+    (folder := former / "models" / "tiny").mkdir(parents=True)
+    save_tiny("llama", folder, vocab_size=save_tokenizer(folder))
+    with migrated(former):
+        stack = Stack(former, environment_of(former), 0, {})
+        try:
+            key = stack.script("seed", {})["max"]["key"]
+            stack.manage("models", "add", str(folder), "--name", "own")
+        finally:
+            stack.close()
+    shutil.copytree(former, home)
+    shutil.rmtree(former)
+    share_kernels(home)
+    copied = Stack(home, environment_of(home, SLUICE_BASE_URL=f"http://127.0.0.1:{port}"), port, {})
+    try:
+        copied.start()
+        say = {"model": "own", "messages": [{"role": "user", "content": "fox"}], "max_tokens": 3, "ignore_eos": True}
+        while (answer := ask(f"{copied.base_url}/v1/chat/completions", say, key=key)).status == 503:
+            time.sleep(0.05)  # until its worker has loaded it; bounded by the test's timeout
+        assert answer.status == 200, answer.text
+        assert answer.json["usage"]["completion_tokens"] == 3
+        assert copied.stop() == 0
+    finally:
+        copied.close()
