@@ -62,25 +62,28 @@ def look() -> Found:
     try:
         # Past the pool, which answers with a timeout instead of the reason.
         driver.connect(**parameters()).close()
-        if moved_home.is_unfinished():
-            mend = "run that `manage.py restore` again: secrets and records of the backup are missing until then"
-            return Found(name, "a restore into it was stopped", mend, 1)
-        if problem := _address_problem():
-            return Found(name, problem, _DIRECT, os.EX_CONFIG, is_reached=False)
-        executor = MigrationExecutor(connection)
-        applied, known = executor.loader.applied_migrations, executor.loader.disk_migrations
-        due = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+        return _look_inside(name)
     except (DatabaseError, driver.Error) as error:
         said = " ".join(str(error).split())
         if "startup parameter" in said:
             return Found(name, f"a pooler answers ({said})", _DIRECT, os.EX_CONFIG, is_reached=False)
         return Found(name, said, "start it, or correct DATABASE_URL", 1, is_reached=False)
+
+
+def _look_inside(name: str) -> Found:
+    if moved_home.is_unfinished():
+        mend = "run that `manage.py restore` again: secrets and records of the backup are missing until then"
+        return Found(name, "a restore into it was stopped", mend, 1)
+    if problem := _address_problem():
+        return Found(name, problem, _DIRECT, os.EX_CONFIG, is_reached=False)
+    executor = MigrationExecutor(connection)
+    applied, known = executor.loader.applied_migrations, executor.loader.disk_migrations
     newer = sorted(f"{app}.{one}" for app, one in applied if app in former_migrations.APPS and (app, one) not in known)
     if newer and not former_migrations.are_former(applied):
         back = command("restore", "BACKUP", "--replace")
         mend = f"start that version, or go back with the backup that was made before it: {back}"
         return Found(name, f"migrated by a newer Sluice ({newer[-1]} isn't known here)", mend, os.EX_CONFIG)
-    if due:
+    if due := len(executor.migration_plan(executor.loader.graph.leaf_nodes())):
         return Found(name, f"{due} migrations not applied", f"run {command('setup')}", 1, is_due=True)
     return Found(name)
 
