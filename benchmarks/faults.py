@@ -242,7 +242,8 @@ async def no_connection_left(place: Place) -> AsyncIterator[None]:
 
 def query(text: str) -> Callable[[Place], None]:
     def run(place: Place) -> None:
-        with psycopg.connect(place.topology.stack.environment["DATABASE_URL"], autocommit=True) as connection:
+        url, writes = place.topology.stack.environment["DATABASE_URL"], "-c default_transaction_read_only=off"
+        with psycopg.connect(url, autocommit=True, options=writes) as connection:
             connection.execute(text)
 
     return run
@@ -343,7 +344,7 @@ KINDS = [
                 "WHERE datname = current_database() AND pid <> pg_backend_pid(); END $$"
             ),
             query(
-                "SET default_transaction_read_only = off; DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET "
+                "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET "
                 "default_transaction_read_only', current_database()); PERFORM pg_terminate_backend(pid) FROM "
                 "pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid(); END $$"
             ),

@@ -25,7 +25,7 @@ from gateway.errors.refusal import Refusal  # noqa: E402
 from gateway.http.bounds import bounded, counted_by_address, limited_by_address, paced_by_address  # noqa: E402
 from gateway.http.cors import with_cors  # noqa: E402
 from gateway.http.guard import guarded  # noqa: E402
-from gateway.http.probes import health, internal_paths, probe_paths  # noqa: E402
+from gateway.http.probes import health, internal_paths, liveness, probe_paths  # noqa: E402
 from gateway.http.routes import (  # noqa: E402
     Hints,
     path,
@@ -57,6 +57,7 @@ def http_routes_of(plane: str = ALL) -> list[URLPattern]:
         *([] if plane == CONTROL else data),
         re_path(r"^v1/organization/", pages, "/v1/organization/*"),
         re_path(r"^v1(/|$)", _not_here if plane == CONTROL else hints, "/v1/*"),
+        path("healthz", liveness),
         *([] if settings.SLUICE_METRICS_PORT else _operators_paths(plane, is_own_port=False)),
         re_path(hints.near, hints, "near"),
         re_path(r"", pages, "control"),
@@ -92,7 +93,7 @@ def application_of(plane: str = ALL) -> Application:
 
 def probes_of(plane: str = ALL) -> Application:
     """Return what answers on the port of SLUICE_METRICS_PORT."""
-    own = _operators_paths(plane, is_own_port=True)
+    own = [path("healthz", liveness), *_operators_paths(plane, is_own_port=True)]
     return guarded(bounded(routed_by_path([*own, re_path(r"", hints, "unknown")])))
 
 

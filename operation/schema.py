@@ -105,7 +105,8 @@ def _looked() -> Found:
     try:
         return look()
     finally:
-        connection.close()
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 def parameters() -> dict[str, Any]:

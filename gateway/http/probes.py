@@ -23,6 +23,8 @@ from gateway.http.routes import path
 from gateway.runtime.data_plane import EXPLAIN, STANDING, Live, standing_of
 from gateway.runtime.metrics import CONTENT_TYPE
 from gateway.runtime.readiness import Look, operator_token
+from gateway.runtime.requests import Stage
+from gateway.runtime.runtime import Runtime
 
 _NOBODY = UUID(int=0)
 # The states that anybody may see of a deployment.
@@ -30,9 +32,11 @@ _STATES = frozenset({"ready", "loading", "loading failed", "model refused", "no 
 
 
 async def liveness(scope: Scope, receive: Receive, send: Send) -> None:
-    """``/healthz``: 200 while the event loop turns."""
+    """``/healthz``: 200 while the event loop turns; "ok", or "leaving" for proxies to turn to another gateway."""
     require_method(scope, "GET", "HEAD")
-    await send_json(send, 200, {"status": "ok"})
+    runtime: Runtime | None = scope.get("state", {}).get("runtime")
+    is_leaving = runtime is not None and runtime.requests.stage is not Stage.SERVING
+    await send_json(send, 200, {"status": "leaving" if is_leaving else "ok"})
 
 
 async def readiness(scope: Scope, receive: Receive, send: Send, *, is_own_port: bool) -> None:
@@ -108,9 +112,8 @@ def internal_paths() -> list[URLPattern]:
 
 
 def probe_paths(*, is_own_port: bool) -> list[URLPattern]:
-    """Return the routes of the probes."""
+    """Return the routes of the probes beside `/healthz`."""
     return [
-        path("healthz", liveness),
         path("readyz", partial(readiness, is_own_port=is_own_port)),
         path("metrics", partial(metrics, is_own_port=is_own_port)),
     ]

@@ -32,15 +32,13 @@ class Round:
 
     def __init__(self) -> None:
         self._left: Iterator[Result] | None = None
-        self._next_at = 0.0
         self._due_at: dict[str, float] = {}
 
     def turn(self) -> bool:
-        """Make the round's next check, if a round is due, and note what it found; return whether more are left."""
+        """Make the round's next check, of a new round if none is begun, and note what it found; return whether more are
+        left.
+        """
         if self._left is None:
-            if time.monotonic() < self._next_at:
-                return False
-            self._next_at = time.monotonic() + ROUND_SECONDS
             leave_canaries()
             self._left = results(self._due(), "")
         result = next(self._left, None)

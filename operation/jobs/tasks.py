@@ -45,7 +45,7 @@ def jobs() -> tuple[Job, ...]:
         Job("gateway.adapters", lambda: adapter_files.sweep(clock.now(), limit=20) > 0, every_s=300),
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_output", finish, every_s=1),
-        Job("operation.checks", Round().turn, every_s=10),
+        Job("operation.checks", Round().turn, every_s=60),
     )
 
 

@@ -162,8 +162,8 @@ class Scripted:
             name, _, value = field_line.partition(":")
             headers[name.lower()] = value.strip()
         body = self._body(handler, headers)
-        if line.split()[1] == "/health":  # a proxy looks whether it is well
-            handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        if line.split()[1] == "/healthz":  # a proxy looks whether it is well
+            handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok")
             return
         self.seen.append(line.split()[1])
         if self.does == "die":

@@ -227,7 +227,7 @@ def test_what_is_for_operators_does_not_pass(proxy):
 
         ours = ("/metrics", "/readyz", "/healthz", "/internal/standing")
         assert run(address, use) == [404, 404, 404, 404, 200, 200]
-        assert upstream.seen == ["/v1/models"]
+        assert upstream.seen == ["/health", "/v1/models"]
 
 
 def test_nobody_there_is_said_in_the_apis_form(proxy):
