@@ -40,7 +40,18 @@ def database(place, table, columns, row):
 
 
 @pytest.fixture
-def copied(monkeypatch, tmp_path):
+def numbers(db):
+    """Gives each sequence the number back that it had: setting one isn't undone with its transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT format('%I.%I', schemaname, sequencename), last_value FROM pg_sequences")
+        before = [(name, last) for name, last in cursor.fetchall() if last is not None]
+    yield
+    with connection.cursor() as cursor:
+        cursor.executemany("SELECT setval(%s, %s)", before)
+
+
+@pytest.fixture
+def copied(monkeypatch, tmp_path, numbers):
     """Copy a SQLite database with one row of a table; PostgreSQL's tables are there, and one tenant in them."""
     monkeypatch.setattr(postgresql, "be_alone", lambda _: None)
     monkeypatch.setattr(postgresql, "DROP_ALL", "SELECT 1")
