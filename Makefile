@@ -55,6 +55,7 @@ engine: $(VENV)/.dev  ## the engine's tests with all sweeps
 
 all: lint types layers $(VENV)/.dev system  ## everything, before a release: money on both databases, every sweep
 	@$(PY) -m pytest -n $(WORKERS) --database=both $(TESTS)
+	@$(PY) benchmarks/faults.py
 
 check: lint types layers fast  ## what every commit passes
 
