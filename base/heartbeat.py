@@ -23,5 +23,5 @@ def touch_heartbeat() -> None:
     if systemd := os.environ.get("NOTIFY_SOCKET"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
             to.setblocking(False)
-            with suppress(BlockingIOError):  # it has enough of them to read
+            with suppress(OSError):  # it has enough of them to read, or is another program's
                 to.sendto(b"READY=1\nWATCHDOG=1", systemd.replace("@", "\0", 1))

@@ -167,9 +167,9 @@ class _Flood:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[object, tuple[float, int]] = {}  # by event: when its window began, and lines since
+        self._seen: dict[tuple[object, ...], tuple[float, int]] = {}  # by event: when its window began, and lines since
 
-    def passes(self, event: object) -> int | None:
+    def passes(self, *event: object) -> int | None:
         """Return how many lines like this one were left out before it; None where it is to be left out too."""
         now = time.monotonic()
         began, count = self._seen.get(event, (now, 0))
@@ -185,7 +185,7 @@ class _Flood:
         """Bound our own lines."""
         if method in {"debug", "info"}:
             return line
-        left_out = self.passes(line.get("event"))
+        left_out = self.passes(method, str(line.get("event")), _kind_of(line.get("exc_info")))
         if left_out is None:
             raise structlog.DropEvent
         return {**line, "left_out": left_out} if left_out else line
@@ -194,10 +194,18 @@ class _Flood:
         """Bound the lines of the standard library's loggers."""
         if record.levelno < logging.WARNING:
             return True
-        left_out = self.passes(record.msg)
+        about = getattr(record, "status_code", None), getattr(record, "job", None)  # Django's, and our periodic work's
+        left_out = self.passes(record.name, record.levelno, str(record.msg), _kind_of(record.exc_info), *about)
         if left_out:
             record.left_out = left_out
         return left_out is not None
+
+
+def _kind_of(exc_info: object) -> object:
+    """Return the type of the exception that a line tells of, None without one."""
+    if exc_info is True:
+        exc_info = sys.exception()
+    return type(exc_info[1] if isinstance(exc_info, tuple) else exc_info) if exc_info else None
 
 
 def _as_a_warning(record: logging.LogRecord) -> bool:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import timedelta
 from typing import Any, cast
 
 from django.db import connection
 from django.utils import timezone
+from psycopg.errors import InsufficientPrivilege
 
 from base import clock
 from base.checks import Check, Finding, Severity
@@ -60,6 +61,9 @@ def _triggers(_: object) -> Iterator[Finding]:
 _MEBIBYTE = "CREATE TEMPORARY TABLE proof AS SELECT repeat(md5(n::text), 32) FROM generate_series(1, 1024) AS n"
 
 
+_ROW = "INSERT INTO gateway_observation (kind, name, facts, at) VALUES ('proof', 'of writing', '{}', now())"
+
+
 def _writable(_: object) -> Iterator[Finding]:
     """Write a mebibyte that is rolled back; on SQLite take the lock of writers."""
     is_server = connection.vendor == "postgresql"
@@ -69,7 +73,9 @@ def _writable(_: object) -> Iterator[Finding]:
         with closing(_connect()) as session:
             session.execute("BEGIN" if is_server else "BEGIN IMMEDIATE")
             if is_server:
-                session.execute(_MEBIBYTE)
+                with suppress(InsufficientPrivilege), session.transaction():
+                    session.execute(_MEBIBYTE)
+                session.execute(_ROW)
             session.execute("ROLLBACK")
     except _driver().Error as error:
         yield Finding(" ".join(str(error).split()), _writable_again(error))
@@ -132,7 +138,8 @@ def _connections(_: object) -> Iterator[Finding]:
 
 _LONG = """
 SELECT a.pid, a.application_name, coalesce(host(a.client_addr), 'this machine'), a.state,
-    extract(epoch FROM now() - a.xact_start)::int, left(regexp_replace(a.query, '\\s+', ' ', 'g'), 80), count(w.pid)
+    extract(epoch FROM now() - a.xact_start)::int,
+    left(regexp_replace(split_part(a.query, '''', 1), '\\s+', ' ', 'g'), 80), count(w.pid)
 FROM pg_stat_activity a LEFT JOIN pg_stat_activity w ON a.pid = ANY (pg_blocking_pids(w.pid))
 WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
     AND a.xact_start < now() - make_interval(secs => %s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -123,11 +124,18 @@ def _traces(_: object) -> Iterator[Finding]:
     if parts.scheme in getproxies() and not proxy_bypass(parts.netloc):
         yield Finding(f"{address} is reached through the environment's proxy: not looked at")
         return
+    if any(os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}CERTIFICATE") for kind in ("", "TRACES_")):
+        yield Finding(f"{address} has a certificate authority of its own: not looked at")
+        return
     headers = {"content-type": "application/x-protobuf"}
     try:
         with open_directly(Request(address, b"", headers), timeout=ANSWER_SECONDS):  # noqa: S310 - the operator's own
             pass
     except (HTTPError, URLError, TimeoutError, OSError) as error:
+        has_headers = any(os.environ.get(f"OTEL_EXPORTER_OTLP_{kind}HEADERS") for kind in ("", "TRACES_"))
+        if isinstance(error, HTTPError) and error.code in {401, 403} and has_headers:  # of the exporter's, not ours
+            yield Finding(f"{address} answers")
+            return
         mend = "start the collector, correct OTEL_EXPORTER_OTLP_ENDPOINT, or unset it; traces are dropped until then"
         yield Finding(f"{address} takes no traces ({' '.join(str(error).split())})", mend)
     else:

@@ -1,4 +1,7 @@
-"""Where the gateways of this home listen: a file for each port, locked for as long as anybody does."""
+"""Where the gateways of this home listen: a file for each port, locked for as long as anybody does.
+
+It names its machine too: containers that share a home have each their own loopback.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,7 @@ def announced(base_url: str) -> Iterator[None]:
             yield
             return
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, base_url.encode(), 0)
+        os.pwrite(descriptor, f"{base_url} {socket.gethostname()}".encode(), 0)
         try:
             yield
         finally:
@@ -55,7 +58,7 @@ def announced(base_url: str) -> Iterator[None]:
 
 
 def running_address() -> str:
-    """Return the base URL of a gateway of this home that runs; an empty string when none does, or left a stale file."""
+    """Return the base URL of a gateway of this home that runs here; an empty string when none does."""
     return next(filter(None, map(_announced_in, sorted(_folder().glob("gateway-*.address")))), "")
 
 
@@ -72,7 +75,8 @@ def _announced_in(file: Path) -> str:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            return os.pread(descriptor, 256, 0).decode()
+            address, _, machine = os.pread(descriptor, 512, 0).decode().partition(" ")
+            return address if machine == socket.gethostname() else ""
         finally:
             os.close(descriptor)
     return ""

@@ -181,6 +181,8 @@ def _popen(spec: ChildSpec, told: Mapping[str, str]) -> subprocess.Popen[bytes]:
     supervisor = os.getpid()
     prctl = ctypes.CDLL(None).prctl if HAS_DEATH_SIGNAL else None
 
+    inherited = {name: value for name, value in os.environ.items() if spec.inherits and name != "NOTIFY_SOCKET"}
+
     def prepare() -> None:
         if prctl is not None:
             prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -189,7 +191,7 @@ def _popen(spec: ChildSpec, told: Mapping[str, str]) -> subprocess.Popen[bytes]:
 
     return subprocess.Popen(  # noqa: S603 - our own commands
         list(spec.command),
-        env={**(os.environ if spec.inherits else {}), **spec.environment, **told},
+        env={**inherited, **spec.environment, **told},
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         pass_fds=spec.descriptors,

@@ -37,6 +37,11 @@ def test_a_systemd_that_reads_nothing_holds_nobody_up(systemd):
         touch_heartbeat()
 
 
+def test_a_socket_that_is_gone_ends_nobody(monkeypatch, tmp_path):
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
+    touch_heartbeat()
+
+
 def test_the_file_is_touched(tmp_path, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path / "beat"))
     touch_heartbeat()

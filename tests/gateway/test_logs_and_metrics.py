@@ -94,6 +94,22 @@ def test_what_each_request_warns_of_does_not_flood_the_log(lines, monkeypatch):
     assert "left_out" not in seen[-1]
 
 
+def test_lines_of_another_kind_are_not_left_out_with_what_floods(lines):
+    """As a scanner's 404s, which Django logs by the same words as its 500s; and messages may be any object."""
+    django, log = logging.getLogger("django.request"), structlog.get_logger("t")
+    for _ in range(logs.MOST_ALIKE + 1):
+        django.warning("%s: %s", "Not Found", "/x", extra={"status_code": 404})
+        log.error("task_failed", exc_info=ValueError("a"))
+    broken = RuntimeError("broken")
+    django.error("%s: %s", "Internal Server Error", "/y", exc_info=broken, extra={"status_code": 500})
+    log.error("task_failed", exc_info=KeyError("b"))
+    logging.getLogger("library").warning({"a": "message"})
+    seen = lines()
+    assert [line for line in seen if line["event"] == "Internal Server Error: /y"]
+    assert [line for line in seen if "KeyError" in str(line)]
+    assert [line for line in seen if "message" in line["event"]]
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

@@ -281,6 +281,26 @@ def test_each_new_migration_gives_way_beside_a_reader_that_holds_every_table(fre
 
 @pytest.mark.postgresql
 @pytest.mark.usefixtures("quick", "db")
+def test_an_index_made_beside_is_made_once_and_one_that_is_not_valid_anew(fresh):
+    keys = [key for key, is_new in in_order() if is_new]
+    fresh.do(applying(*keys))
+    name = "SELECT indexrelid FROM pg_index WHERE indexrelid = to_regclass(%s) AND indisvalid"
+    with fresh.session(autocommit=True) as session:
+
+        def again():
+            session.execute("DELETE FROM django_migrations WHERE name = '0007_indexes_beside'")
+            fresh.do(applying(("billing", "0007_indexes_beside")))
+            return session.execute(name, [index]).fetchone()
+
+        index = MigrationLoader(None).get_migration("billing", "0007_indexes_beside").operations[0].index.name
+        made = session.execute(name, [index]).fetchone()
+        assert again() == made is not None
+        session.execute("UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s", made)
+        assert again() not in {made, None}
+
+
+@pytest.mark.postgresql
+@pytest.mark.usefixtures("quick", "db")
 def test_a_table_that_stays_in_use_ends_a_change_which_says_by_whom(monkeypatch):
     monkeypatch.setattr(schema, "TRIES", 2)
 

@@ -28,6 +28,17 @@ def test_the_address_is_known_while_it_is_announced():
     assert running_address() == ""
 
 
+def test_another_machines_gateway_on_the_same_home_is_not_ours_to_ask(monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(socket, "gethostname", lambda: "another container")
+        other = announced("http://127.0.0.1:8123")
+        other.__enter__()
+    assert running_address() == ""
+    with announced("http://127.0.0.1:8124"):
+        assert running_address() == "http://127.0.0.1:8124"
+    other.__exit__(None, None, None)
+
+
 def test_a_chosen_base_url_goes_first(monkeypatch, settings):
     monkeypatch.setenv("SLUICE_BASE_URL", "https://sluice.example.com")
     settings.SLUICE_BASE_URL = "https://sluice.example.com"
