@@ -44,7 +44,7 @@ from fleet import adapter_files
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
-from gateway.runtime.models import TaskState
+from gateway.runtime.models import Observation, TaskState
 from routing.models import Adapter, PublicModel
 from tenancy.audit.trail import record
 from tenancy.models import (
@@ -222,6 +222,7 @@ def erase_person(email: str) -> None:
     # A name of one word may be anybody's: it goes with the account and with events about that.
     words = Words([email, *([user.name] if user is not None and " " in user.name else [])])
     erase_from_texts(words)
+    _forget_findings()
     erase_from_ledger(words, LedgerTransfer.objects.exclude(code=LedgerTransfer.Code.CHARGE))
     erase_from_trail(words, user, keys)
     if user is not None:
@@ -384,10 +385,19 @@ def _erase_texts_of(tenant: Tenant) -> None:
     words = Words([tenant.name, tenant.slug], exact=True)
     _delete(every(OutgoingMail).filter(pk__in=[mail.pk for mail in words.rows(every(OutgoingMail), ("subject",))]))
     erase_from_texts(words, (LogEntry, TaskState, Reconciliation))
+    _forget_findings()
     for model, lookup in _LOGGED.items():
         pks = every(model).filter(**{lookup: tenant.pk}).values_list("pk", flat=True)
         mine = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(model))
         mine.filter(object_id__in=[str(pk) for pk in pks]).update(object_repr=ERASED, change_message="")
+
+
+def _forget_findings() -> None:
+    """Forget what checks found, whose texts may have names: the checks are made again within a minute."""
+    _delete(Observation.objects.filter(kind=Observation.Kind.CHECK))
+    for gateway in Observation.objects.filter(kind=Observation.Kind.GATEWAY):
+        same = Observation.objects.filter(pk=gateway.pk, at=gateway.at)
+        same.update(facts={**gateway.facts, "failing": {}})
 
 
 _LOGGED: dict[type[Model], str] = {

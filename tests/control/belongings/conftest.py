@@ -31,6 +31,7 @@ from gateway.batches.files import begin_file, finish_file
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable import answers
 from gateway.durable.log import Head
+from gateway.runtime import observed
 from gateway.runtime.models import RefusalCount, TaskState
 from routing.services.catalogue import add_model
 from tenancy.models import Membership, Tenant, User
@@ -165,6 +166,9 @@ def marked(home, acme, other):
         change_message=f"Said {NAME} to {EMAIL}",
     )  # fmt: skip
     TaskState.objects.create(name="mail", error=f"{EMAIL} is unknown")
+    found = {"severity": "info", "is_fine": False, "every_s": 60, "findings": [{"text": f"{EMAIL} of {NAME}"}]}
+    observed.note(observed.Kind.CHECK, "mail", found)
+    observed.note(observed.Kind.GATEWAY, "one", {"host": "here", "failing": {"tasks": [[f"{EMAIL} of {NAME}", ""]]}})
     assert not reconcile.check(connection)
     return Marked(tenant, owner, guest, Wallet.objects.get(pk=wallet.pk), browser)
 

@@ -24,7 +24,7 @@ from tenancy.services import keys, members
 from tenancy.services.tenants import activate_tenant
 from tests.control.belongings.conftest import EMAIL, MARK, NAME, PERSON, SLUG, books, files_with, tables_with
 
-pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
+pytestmark = pytest.mark.django_db(transaction=True)
 
 WORDS = (SLUG, NAME, "zanzimark", EMAIL, PERSON, MARK)
 
@@ -34,6 +34,7 @@ def end(tenant):
     return erasure.erase_tenant(tenant)
 
 
+@pytest.mark.contract
 def test_after_a_tenants_erasure_nothing_names_it_and_the_books_are_whole(marked, home, other):
     before, its_owner = books(), tables_with("owner@other.example")
     assert len(tables_with(*WORDS)) > 20, "the marks are seeded"
@@ -63,6 +64,7 @@ def test_after_a_tenants_erasure_nothing_names_it_and_the_books_are_whole(marked
         activate_tenant(tenant=Tenant.objects.get(pk=marked.tenant.pk))
 
 
+@pytest.mark.contract
 def test_after_a_persons_erasure_nothing_names_them_and_the_tenant_goes_on(marked, home):
     before = books()
     assert "last owner" in erasure.persons_end(EMAIL).obstacle
