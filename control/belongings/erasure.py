@@ -39,7 +39,7 @@ from billing.services import credits, plans
 from billing.services.rollups import consume_usage
 from billing.triggers import ERASED
 from control.belongings.kinds import CONTENT, chats_of, every, transfers_of
-from control.belongings.traces import Words, erase_from_ledger, erase_from_texts, erase_from_trail
+from control.belongings.traces import CHUNK, Words, erase_from_books, erase_from_texts, words_of
 from fleet import adapter_files
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
@@ -62,7 +62,6 @@ from tenancy.models import (
 from tenancy.services import members
 from tenancy.services.tenants import deactivate_tenant
 
-CHUNK = 500
 OPERATORS = Q(user__is_staff=True) | Q(user=None, api_key=None, actor__startswith="manage.py")
 """Events of the audit trail whose actor is no tenant's."""
 _DOMAIN = "@erased.invalid"
@@ -219,12 +218,10 @@ def erase_person(email: str) -> None:
         EmailAddress.objects.filter(email=email),
     ):
         _delete(rows)
-    # A name of one word may be anybody's: it goes with the account and with events about that.
-    words = Words([email, *([user.name] if user is not None and " " in user.name else [])])
+    words = words_of(email, user)
     erase_from_texts(words)
     _forget_findings()
-    erase_from_ledger(words, LedgerTransfer.objects.exclude(code=LedgerTransfer.Code.CHARGE))
-    erase_from_trail(words, user, keys)
+    erase_from_books(words, user, keys)
     if user is not None:
         with transaction.atomic():
             User.objects.filter(pk=user.pk).update(

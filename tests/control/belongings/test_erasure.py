@@ -9,6 +9,7 @@ from allauth.mfa.models import Authenticator
 from django.apps import apps
 from django.contrib.sessions.models import Session
 from django.db import connection
+from django.db.models import Q
 from django.utils import timezone
 
 from base.errors import ServiceError
@@ -17,12 +18,13 @@ from billing import reconcile
 from billing.models import Hold, Subscription, Wallet
 from control.belongings import erasure
 from control.belongings.kinds import NOBODYS, OF_PERSON, OF_TENANT
+from control.belongings.traces import Words
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
 from tenancy.models import APIKey, AuditEvent, Membership, SignInLink, Tenant, User
 from tenancy.services import keys, members
 from tenancy.services.tenants import activate_tenant
-from tests.control.belongings.conftest import EMAIL, MARK, NAME, PERSON, SLUG, books, files_with, tables_with
+from tests.control.belongings.conftest import EMAIL, MARK, NAME, PERSON, SLUG, books, files_with, join, tables_with
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -167,6 +169,40 @@ def test_a_tenant_whose_name_is_in_anothers_takes_nothing_of_it(acme, other):
     assert Tenant.objects.filter(name="Acme Tools", slug="acme-tools").exists()
     assert APIKey.objects.of(other.tenant).filter(name="for Acme", revoked_at=None).exists()
     assert AuditEvent.objects.of(other.tenant).exclude(target="erased").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "erased"),
+    [
+        ("ann.lee@corp.example, o'lee@corp.example, lee@corp.example.au, x-lee@corp.example", None),
+        ("Sent to lee@corp.example.", "Sent to erased."),
+        ("{'LEE@corp.example': (550, 'no')}", "{'erased': (550, 'no')}"),
+        ("Jo Lee <lee@corp.example>", "erased <erased>"),
+        ({"lee@corp.example": ["\nlee@corp.example"]}, {"lee@corp.example": ["\nerased"]}),
+    ],
+)
+def test_an_address_is_found_whole(text, erased):
+    words = Words(["lee@corp.example"], beside=["Jo Lee"])
+    assert words.erased_from(text) == (erased or text)
+    assert words.are_in(text) is (erased is not None)
+    assert not words.are_in("Jo Lee")
+
+
+def test_a_namesake_and_a_longer_address_keep_their_own(acme, other):
+    person = join(acme.tenant, "lee@corp.example")
+    for address in ("ann.lee@corp.example", "lee@corp.example.au"):
+        members.invite_by_mail(tenant=other.tenant, email=address)
+    for user in (person, other.owner):
+        user.name = "Jo Lee"
+        user.save()
+    keys.create_key(tenant=other.tenant, project=other.project, name="Jo Lee", created_by=other.owner)
+    of_others = Q(tenant=other.tenant) | Q(target_id=str(other.owner.pk))
+    before = list(AuditEvent.objects.unscoped().filter(of_others).values())
+    assert "Jo Lee" in str(before)
+    erasure.erase_person("lee@corp.example")
+    assert list(AuditEvent.objects.unscoped().filter(of_others).values()) == before
+    assert APIKey.objects.of(other.tenant).filter(name="Jo Lee").exists()
+    assert not [event for event in AuditEvent.objects.unscoped().exclude(of_others) if "Jo Lee" in str(event.after)]
 
 
 def test_every_table_is_somebodys_or_nobodys():
