@@ -39,7 +39,7 @@ from billing.services import credits, plans
 from billing.services.rollups import consume_usage
 from billing.triggers import ERASED
 from control.belongings.kinds import CONTENT, chats_of, every, transfers_of
-from control.belongings.traces import CHUNK, Words, erase_from_books, erase_from_texts, words_of
+from control.belongings.traces import CHUNK, Words, chunks, erase_from_books, erase_from_texts, words_of
 from fleet import adapter_files
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
@@ -60,6 +60,7 @@ from tenancy.models import (
     User,
 )
 from tenancy.services import members
+from tenancy.services.mail import mails_about
 from tenancy.services.tenants import deactivate_tenant
 
 OPERATORS = Q(user__is_staff=True) | Q(user=None, api_key=None, actor__startswith="manage.py")
@@ -181,6 +182,7 @@ def erase_tenant(tenant: Tenant) -> int:
     voided = _void_credit(tenant)
     for user in only_members_of(tenant).exclude(email__endswith=_DOMAIN):
         erase_person(user.email)
+    _erase_log_of(tenant)
     while sum(step(tenant) for step in _STEPS):  # until nothing is left, also of what came meanwhile
         pass
     _erase_texts_of(tenant)
@@ -378,15 +380,16 @@ _STEPS = (_content, _files, _models, _usage, _keys, _projects, _books, _trail, _
 
 
 def _erase_texts_of(tenant: Tenant) -> None:
-    """Take the tenant from mails, the operators' log, findings and errors."""
-    words = Words([tenant.name, tenant.slug], exact=True)
-    _delete(every(OutgoingMail).filter(pk__in=[mail.pk for mail in words.rows(every(OutgoingMail), ("subject",))]))
-    erase_from_texts(words, (LogEntry, TaskState, Reconciliation))
+    """Take the tenant from mails, errors and findings."""
+    namesakes = every(Invitation).filter(tenant__name=tenant.name).exclude(tenant=tenant)
+    _delete(mails_about(tenant.name).exclude(to__in=namesakes.values("email")))
+    erase_from_texts(Words([tenant.name, tenant.slug], exact=True), (TaskState,))
     _forget_findings()
-    for model, lookup in _LOGGED.items():
-        pks = every(model).filter(**{lookup: tenant.pk}).values_list("pk", flat=True)
-        mine = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(model))
-        mine.filter(object_id__in=[str(pk) for pk in pks]).update(object_repr=ERASED, change_message="")
+    subjects = {str(tenant.pk), tenant.pk.hex}  # SQLite's statements show ids without hyphens
+    for run in Reconciliation.objects.exclude(findings=[]).iterator(chunk_size=CHUNK):
+        findings = [one | {"detail": ERASED} if one["subject"] in subjects else one for one in run.findings]
+        if findings != run.findings:
+            Reconciliation.objects.filter(pk=run.pk).update(findings=findings)
 
 
 def _forget_findings() -> None:
@@ -399,6 +402,9 @@ def _forget_findings() -> None:
 
 _LOGGED: dict[type[Model], str] = {
     Tenant: "pk",
+    Membership: "tenant",
+    Invitation: "tenant",
+    Batch: "tenant",
     Project: "tenant",
     APIKey: "tenant",
     AdminAPIKey: "tenant",
@@ -407,3 +413,13 @@ _LOGGED: dict[type[Model], str] = {
     Wallet: "tenant",
     CreditGrant: "wallet__tenant",
 }
+
+
+def _erase_log_of(tenant: Tenant) -> None:
+    """Take from the operators' log what it says of the tenant's rows, which have to be there to be found."""
+    for model, lookup in _LOGGED.items():
+        mine = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(model))
+        for some in chunks(
+            every(model).filter(**{lookup: tenant.pk}).values_list("pk", flat=True).iterator(chunk_size=CHUNK)
+        ):
+            mine.filter(object_id__in=[str(pk) for pk in some]).update(object_repr=ERASED, change_message="")

@@ -7,6 +7,8 @@ from datetime import timedelta
 import pytest
 from allauth.mfa.models import Authenticator
 from django.apps import apps
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.contrib.sessions.models import Session
 from django.db import connection
 from django.db.models import Q
@@ -15,14 +17,14 @@ from django.utils import timezone
 from base.errors import ServiceError
 from base.ids import uuid7
 from billing import reconcile
-from billing.models import Hold, Subscription, Wallet
+from billing.models import Hold, Reconciliation, Subscription, Wallet
 from control.belongings import erasure
 from control.belongings.kinds import NOBODYS, OF_PERSON, OF_TENANT
 from control.belongings.traces import Words
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
-from tenancy.models import APIKey, AuditEvent, Membership, SignInLink, Tenant, User
-from tenancy.services import keys, members
+from tenancy.models import APIKey, AuditEvent, Membership, OutgoingMail, SignInLink, Tenant, User
+from tenancy.services import keys, members, tenants
 from tenancy.services.tenants import activate_tenant
 from tests.control.belongings.conftest import EMAIL, MARK, NAME, PERSON, SLUG, books, files_with, join, tables_with
 
@@ -165,7 +167,23 @@ def test_somebody_who_was_only_invited_is_erased(acme):
 def test_a_tenant_whose_name_is_in_anothers_takes_nothing_of_it(acme, other):
     Tenant.objects.filter(pk=other.tenant.pk).update(name="Acme Tools", slug="acme-tools")
     keys.create_key(tenant=other.tenant, project=other.project, name="for Acme")
+    for tenant in (acme.tenant, other.tenant):
+        tenant.refresh_from_db()
+        members.invite_by_mail(tenant=tenant, email=f"new@{tenant.slug}.example")
+    namesake = tenants.create_tenant(name="Acme", slug="acme-2", owner_email="new@acme-2.example", plan="free")
+    members.send_invitation(invitation=namesake.invitation, address="https://here")
+    kind = ContentType.objects.get_for_model(User)
+    said = {"object_repr": "Acme's adviser", "change_message": "acme", "action_flag": CHANGE}
+    LogEntry.objects.create(user=other.owner, content_type=kind, object_id=str(other.owner.pk), **said)
+    finding = {"check": "acme", "subject": other.tenant.pk.hex, "detail": "of model acme, Acme"}
+    mine = finding | {"subject": acme.tenant.pk.hex}
+    checked = Reconciliation.objects.create(is_running=None, found=2, findings=[finding, mine])
     end(acme.tenant)
+    mails = OutgoingMail.objects.filter(to__startswith="new@").values_list("subject", flat=True)
+    assert sorted(mails) == ["Join Acme Tools on Sluice", "Join Acme on Sluice"]
+    assert LogEntry.objects.filter(**said).exists()
+    checked.refresh_from_db()
+    assert checked.findings == [finding, mine | {"detail": "erased"}]
     assert Tenant.objects.filter(name="Acme Tools", slug="acme-tools").exists()
     assert APIKey.objects.of(other.tenant).filter(name="for Acme", revoked_at=None).exists()
     assert AuditEvent.objects.of(other.tenant).exclude(target="erased").exists()
