@@ -175,17 +175,19 @@ def erase_tenant(tenant: Tenant) -> int:
     """Erase a tenant that `end_tenant` ended and of which nothing is `still_running`; return the µcr that were voided.
 
     Usage, transfers, grants and subscriptions keep their sums and ids. Its people who are in no other tenant are erased
-    with it.
+    with it. What came to a tenant after its erasure goes by another one.
     """
-    if count := still_running(tenant):
-        raise ServiceError("tenant", f"{count} requests, answers or batches of {tenant.slug} still run.")
+    _refuse_while_running(tenant)
     voided = _void_credit(tenant)
     for user in only_members_of(tenant).exclude(email__endswith=_DOMAIN):
         erase_person(user.email)
     _erase_log_of(tenant)
     while sum(step(tenant) for step in _STEPS):  # until nothing is left, also of what came meanwhile
         pass
+    if tenant.erased_at is not None:
+        return voided
     _erase_texts_of(tenant)
+    _refuse_while_running(tenant)
     with transaction.atomic():
         end = _end_of(tenant.pk)
         every(Tenant).filter(pk=tenant.pk).update(
@@ -194,6 +196,11 @@ def erase_tenant(tenant: Tenant) -> int:
         tenant.refresh_from_db()
         record("tenant.erased", tenant, tenant=tenant.pk, after={"voided_micro": voided})
     return voided
+
+
+def _refuse_while_running(tenant: Tenant) -> None:
+    if count := still_running(tenant):
+        raise ServiceError("tenant", f"{count} requests, answers or batches of {tenant.slug} still run.")
 
 
 def erase_person(email: str) -> None:
