@@ -372,8 +372,7 @@ def _books(tenant: Tenant) -> int:
 
 
 def _trail(tenant: Tenant) -> int:
-    about = Q(tenant=tenant) | Q(tenant=None, target__startswith=f"{tenant.slug}/")
-    events = every(AuditEvent).filter(about).exclude(action="tenant.erased")
+    events = every(AuditEvent).filter(tenant=tenant).exclude(action="tenant.erased")
     told = events.exclude(target=ERASED, before={}, after={})
     count = told.update(target=ERASED, before={}, after={})
     return count + events.exclude(OPERATORS).exclude(actor=ERASED, address="").update(actor=ERASED, address="")

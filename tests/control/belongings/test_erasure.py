@@ -24,6 +24,7 @@ from control.belongings.kinds import NOBODYS, OF_PERSON, OF_TENANT
 from control.belongings.traces import Words
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
+from routing.services.catalogue import add_model
 from tenancy.models import APIKey, AuditEvent, Membership, OutgoingMail, SignInLink, Tenant, User
 from tenancy.services import keys, members, tenants
 from tenancy.services.tenants import activate_tenant
@@ -189,6 +190,7 @@ def test_a_tenant_whose_name_is_in_anothers_takes_nothing_of_it(acme, other):
         members.invite_by_mail(tenant=tenant, email=f"new@{tenant.slug}.example")
     namesake = tenants.create_tenant(name="Acme", slug="acme-2", owner_email="new@acme-2.example", plan="free")
     members.send_invitation(invitation=namesake.invitation, address="https://here")
+    add_model(name="acme/base", kinds=["chat"], context_length=9, rate_card="smollm2-135m-instruct", source="/m")
     kind = ContentType.objects.get_for_model(User)
     said = {"object_repr": "Acme's adviser", "change_message": "acme", "action_flag": CHANGE}
     LogEntry.objects.create(user=other.owner, content_type=kind, object_id=str(other.owner.pk), **said)
@@ -199,6 +201,7 @@ def test_a_tenant_whose_name_is_in_anothers_takes_nothing_of_it(acme, other):
     mails = OutgoingMail.objects.filter(to__startswith="new@").values_list("subject", flat=True)
     assert sorted(mails) == ["Join Acme Tools on Sluice", "Join Acme on Sluice"]
     assert LogEntry.objects.filter(**said).exists()
+    assert AuditEvent.objects.unscoped().filter(action="model.created", target="acme/base").exists()
     checked.refresh_from_db()
     assert checked.findings == [finding, mine | {"detail": "erased"}]
     assert Tenant.objects.filter(name="Acme Tools", slug="acme-tools").exists()
