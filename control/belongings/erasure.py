@@ -39,12 +39,12 @@ from billing.services import credits, plans
 from billing.services.rollups import consume_usage
 from billing.triggers import ERASED
 from control.belongings.kinds import CONTENT, chats_of, every, transfers_of
-from control.belongings.traces import Words, erase_from_ledger, erase_from_texts, erase_from_trail
+from control.belongings.traces import CHUNK, Words, chunks, erase_from_books, erase_from_texts, words_of
 from fleet import adapter_files
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
-from gateway.runtime.models import TaskState
+from gateway.runtime.models import Observation, TaskState
 from routing.models import Adapter, PublicModel
 from tenancy.audit.trail import record
 from tenancy.models import (
@@ -60,9 +60,9 @@ from tenancy.models import (
     User,
 )
 from tenancy.services import members
+from tenancy.services.mail import mails_about
 from tenancy.services.tenants import deactivate_tenant
 
-CHUNK = 500
 OPERATORS = Q(user__is_staff=True) | Q(user=None, api_key=None, actor__startswith="manage.py")
 """Events of the audit trail whose actor is no tenant's."""
 _DOMAIN = "@erased.invalid"
@@ -175,16 +175,19 @@ def erase_tenant(tenant: Tenant) -> int:
     """Erase a tenant that `end_tenant` ended and of which nothing is `still_running`; return the µcr that were voided.
 
     Usage, transfers, grants and subscriptions keep their sums and ids. Its people who are in no other tenant are erased
-    with it.
+    with it. What came to a tenant after its erasure goes by another one.
     """
-    if count := still_running(tenant):
-        raise ServiceError("tenant", f"{count} requests, answers or batches of {tenant.slug} still run.")
+    _refuse_while_running(tenant)
     voided = _void_credit(tenant)
     for user in only_members_of(tenant).exclude(email__endswith=_DOMAIN):
         erase_person(user.email)
+    _erase_log_of(tenant)
     while sum(step(tenant) for step in _STEPS):  # until nothing is left, also of what came meanwhile
         pass
+    if tenant.erased_at is not None:
+        return voided
     _erase_texts_of(tenant)
+    _refuse_while_running(tenant)
     with transaction.atomic():
         end = _end_of(tenant.pk)
         every(Tenant).filter(pk=tenant.pk).update(
@@ -193,6 +196,11 @@ def erase_tenant(tenant: Tenant) -> int:
         tenant.refresh_from_db()
         record("tenant.erased", tenant, tenant=tenant.pk, after={"voided_micro": voided})
     return voided
+
+
+def _refuse_while_running(tenant: Tenant) -> None:
+    if count := still_running(tenant):
+        raise ServiceError("tenant", f"{count} requests, answers or batches of {tenant.slug} still run.")
 
 
 def erase_person(email: str) -> None:
@@ -219,11 +227,10 @@ def erase_person(email: str) -> None:
         EmailAddress.objects.filter(email=email),
     ):
         _delete(rows)
-    # A name of one word may be anybody's: it goes with the account and with events about that.
-    words = Words([email, *([user.name] if user is not None and " " in user.name else [])])
+    words = words_of(email, user)
     erase_from_texts(words)
-    erase_from_ledger(words, LedgerTransfer.objects.exclude(code=LedgerTransfer.Code.CHARGE))
-    erase_from_trail(words, user, keys)
+    _forget_findings()
+    erase_from_books(words, user, keys)
     if user is not None:
         with transaction.atomic():
             User.objects.filter(pk=user.pk).update(
@@ -365,8 +372,7 @@ def _books(tenant: Tenant) -> int:
 
 
 def _trail(tenant: Tenant) -> int:
-    about = Q(tenant=tenant) | Q(tenant=None, target__startswith=f"{tenant.slug}/")
-    events = every(AuditEvent).filter(about).exclude(action="tenant.erased")
+    events = every(AuditEvent).filter(tenant=tenant).exclude(action="tenant.erased")
     told = events.exclude(target=ERASED, before={}, after={})
     count = told.update(target=ERASED, before={}, after={})
     return count + events.exclude(OPERATORS).exclude(actor=ERASED, address="").update(actor=ERASED, address="")
@@ -380,18 +386,31 @@ _STEPS = (_content, _files, _models, _usage, _keys, _projects, _books, _trail, _
 
 
 def _erase_texts_of(tenant: Tenant) -> None:
-    """Take the tenant from mails, the operators' log, findings and errors."""
-    words = Words([tenant.name, tenant.slug], exact=True)
-    _delete(every(OutgoingMail).filter(pk__in=[mail.pk for mail in words.rows(every(OutgoingMail), ("subject",))]))
-    erase_from_texts(words, (LogEntry, TaskState, Reconciliation))
-    for model, lookup in _LOGGED.items():
-        pks = every(model).filter(**{lookup: tenant.pk}).values_list("pk", flat=True)
-        mine = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(model))
-        mine.filter(object_id__in=[str(pk) for pk in pks]).update(object_repr=ERASED, change_message="")
+    """Take the tenant from mails, errors and findings."""
+    namesakes = every(Invitation).filter(tenant__name=tenant.name).exclude(tenant=tenant)
+    _delete(mails_about(tenant.name).exclude(to__in=namesakes.values("email")))
+    erase_from_texts(Words([tenant.name, tenant.slug], exact=True), (TaskState,))
+    _forget_findings()
+    subjects = {str(tenant.pk), tenant.pk.hex}  # SQLite's statements show ids without hyphens
+    for run in Reconciliation.objects.exclude(findings=[]).iterator(chunk_size=CHUNK):
+        findings = [one | {"detail": ERASED} if one["subject"] in subjects else one for one in run.findings]
+        if findings != run.findings:
+            Reconciliation.objects.filter(pk=run.pk).update(findings=findings)
+
+
+def _forget_findings() -> None:
+    """Forget what checks found, whose texts may have names: the checks are made again within a minute."""
+    _delete(Observation.objects.filter(kind=Observation.Kind.CHECK))
+    for gateway in Observation.objects.filter(kind=Observation.Kind.GATEWAY):
+        same = Observation.objects.filter(pk=gateway.pk, at=gateway.at)
+        same.update(facts={**gateway.facts, "failing": {}})
 
 
 _LOGGED: dict[type[Model], str] = {
     Tenant: "pk",
+    Membership: "tenant",
+    Invitation: "tenant",
+    Batch: "tenant",
     Project: "tenant",
     APIKey: "tenant",
     AdminAPIKey: "tenant",
@@ -400,3 +419,13 @@ _LOGGED: dict[type[Model], str] = {
     Wallet: "tenant",
     CreditGrant: "wallet__tenant",
 }
+
+
+def _erase_log_of(tenant: Tenant) -> None:
+    """Take from the operators' log what it says of the tenant's rows, which have to be there to be found."""
+    for model, lookup in _LOGGED.items():
+        mine = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(model))
+        for some in chunks(
+            every(model).filter(**{lookup: tenant.pk}).values_list("pk", flat=True).iterator(chunk_size=CHUNK)
+        ):
+            mine.filter(object_id__in=[str(pk) for pk in some]).update(object_repr=ERASED, change_message="")

@@ -179,6 +179,7 @@ NOBODYS = frozenset(
         # keys of the tables above, and what only the installation has
         *("sessions.Session", "account.EmailConfirmation", "gateway.TenantEpoch", "gateway.CatalogueEpoch"),
         *("gateway.User_groups", "gateway.User_user_permissions", "gateway.TaskState"),
+        "gateway.Observation",
         *("auth.Permission", "auth.Group", "auth.Group_permissions", "contenttypes.ContentType"),
         # what operators decide for all tenants
         *("billing.Plan", "billing.PlanVersion", "billing.RateCard", "billing.RateCardVersion", "billing.Rate"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.contrib.admin.models import LogEntry
@@ -54,28 +55,52 @@ WRITTEN: dict[type[Model], tuple[str, ...]] = {
 """What operators wrote for all tenants: it stays, and is told."""
 
 
-class Words:
-    """Words that name a person or tenant: they are found as whole words, in any case unless they are `exact`."""
+CHUNK = 500
+"""Rows in memory at once, and ids in a query: SQLite takes no more than some thousands."""
+_SAID = ("actor", "reason")
+T = TypeVar("T")
 
-    def __init__(self, words: Collection[str], *, exact: bool = False) -> None:
+
+def chunks(rows: Iterable[T]) -> Iterator[list[T]]:
+    """Yield the rows some at a time."""
+    rows = iter(rows)
+    while some := list(islice(rows, CHUNK)):
+        yield some
+
+
+class Words:
+    """Words that name a person or tenant: found whole, in any case unless they are `exact`.
+
+    An address is none that ends or begins within a longer one. Names `beside` may be those of others as well: they are
+    erased only from rows that have one of the words too.
+    """
+
+    def __init__(self, words: Collection[str], *, beside: Collection[str] = (), exact: bool = False) -> None:
         self._words = [word for word in dict.fromkeys(words) if word]
-        whole = "|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in self._words)
-        self._pattern = re.compile(whole, re.NOFLAG if exact else re.IGNORECASE)
+        case = re.NOFLAG if exact else re.IGNORECASE
+        self._finds = _pattern(self._words, case)
+        self._erases = _pattern([*self._words, *filter(None, beside)], case)
 
     def are_in(self, value: Any) -> bool:
-        """Whether a text or a value of JSON has one of the words."""
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-        return bool(self._words) and self._pattern.search(text) is not None
-
-    def erased_from(self, value: Any) -> Any:
-        """Return a text or value of JSON with `ERASED` in place of the words."""
+        """Whether a text, or one in a value of JSON, has one of the words."""
         match value:
             case str():
-                return self._pattern.sub(ERASED, value) if self._words else value
+                return self._finds.search(value) is not None
+            case list():
+                return any(self.are_in(one) for one in value)
+            case dict():
+                return any(self.are_in(one) for one in value.values())
+        return False
+
+    def erased_from(self, value: Any) -> Any:
+        """Return a text or value of JSON with `ERASED` in place of the words and names; its keys stay."""
+        match value:
+            case str():
+                return self._erases.sub(ERASED, value)
             case list():
                 return [self.erased_from(one) for one in value]
             case dict():
-                return {self.erased_from(name): self.erased_from(one) for name, one in value.items()}
+                return {name: self.erased_from(one) for name, one in value.items()}
         return value
 
     def rows(self, rows: QuerySet[Any], fields: Sequence[str]) -> Iterator[Any]:
@@ -90,9 +115,26 @@ class Words:
             spelt = {*self._words, *(json.dumps(word)[1:-1] for word in self._words if is_json)}
             for word in spelt:
                 found |= Q(**{f"{field}_text__icontains": word})
-        for row in rows.annotate(**named).filter(found).iterator(chunk_size=500):
+        for row in rows.annotate(**named).filter(found).iterator(chunk_size=CHUNK):
             if any(self.are_in(getattr(row, field)) for field in fields):
                 yield row
+
+
+def words_of(email: str, user: User | None) -> Words:
+    """Return how a person is named; a name of one word may be anybody's, and is erased with the account alone."""
+    return Words([email], beside=[user.name] if user is not None and " " in user.name else [])
+
+
+def _pattern(words: Sequence[str], case: re.RegexFlag) -> re.Pattern[str]:
+    """Return the pattern that finds any of the words as a whole; nothing where there are none."""
+    whole = (
+        # What may stand in an address goes on with it: a quote or full stop only between two letters.
+        rf"(?<![\w+%-])(?<!\w[.']){re.escape(word)}(?![\w-]|\.\w)"
+        if "@" in word
+        else rf"(?<!\w){re.escape(word)}(?!\w)"
+        for word in words
+    )
+    return re.compile("|".join(whole) or r"(?!)", case)
 
 
 def erase_from_texts(words: Words, models: Collection[type[Model]] = tuple(TEXTS)) -> int:
@@ -106,35 +148,41 @@ def erase_from_texts(words: Words, models: Collection[type[Model]] = tuple(TEXTS
     return count
 
 
-def erase_from_ledger(words: Words, transfers: QuerySet[LedgerTransfer]) -> int:
-    """Erase actors and reasons that have the words."""
-    count = 0
-    for row in words.rows(transfers, ("actor", "reason")):
-        changed = {name: ERASED for name in ("actor", "reason") if words.are_in(getattr(row, name))}
-        count += LedgerTransfer.objects.filter(pk=row.pk).update(**changed)
-    return count
+def erase_from_books(words: Words, user: User | None, keys: Collection[UUID]) -> None:
+    """Erase what the person and their keys are called from the audit trail, and from the ledger's actors and reasons.
 
-
-def erase_from_trail(words: Words, user: User | None, keys: Collection[UUID]) -> None:
-    """Erase from the audit trail what the person and their keys are called: as who did it, and as to whom and how."""
-    theirs = Q(api_key__in=keys) | Q(target_id__in=[str(key) for key in keys])
-    if user is not None:
-        theirs |= Q(user=user) | Q(target_id=str(user.pk))
+    Transfers come last: by the address in one a rerun finds its event, whose reason may have the name alone.
+    """
+    transfers = LedgerTransfer.objects.exclude(code=LedgerTransfer.Code.CHARGE)
+    theirs = [row.pk for row in words.rows(transfers, _SAID)]
     named = words.rows(every(AuditEvent), ("actor", "target", "before", "after"))
-    for event in (*named, *every(AuditEvent).filter(theirs)):
-        is_actor = (user is not None and event.user_id == user.pk) or event.api_key_id in keys
-        is_target = event.target_id in {str(key) for key in keys} or (
-            user is not None and event.target_id == str(user.pk)
-        )
-        erased: dict[str, Any] = {}
-        if is_actor or words.are_in(event.actor):
-            erased |= {"actor": ERASED, "address": ""}
-        if is_target or any(words.are_in(value) for value in (event.target, event.before, event.after)):
-            erased |= {"target": ERASED, "before": {}, "after": {}}
-        unlike = Q(pk__in=())
-        for name, value in erased.items():
-            unlike |= ~Q(**{name: value})
-        every(AuditEvent).filter(unlike, pk=event.pk).update(**erased)
+    mine = {str(key) for key in keys} | ({str(user.pk)} if user is not None else set())
+    by = Q(api_key__in=keys) | (Q(user=user) if user is not None else Q(pk__in=()))
+    found = [named, every(AuditEvent).filter(by | Q(target_id__in=mine)).iterator(chunk_size=CHUNK)]
+    for some in chunks(theirs):
+        events = every(AuditEvent).filter(target_type="ledgertransfer", target_id__in=[str(pk) for pk in some])
+        found.append(events.iterator(chunk_size=CHUNK))
+    for event in chain.from_iterable(found):
+        is_actor = event.api_key_id in keys or (user is not None and event.user_id == user.pk)
+        _erase_from_event(words, event, is_actor=is_actor, is_target=event.target_id in mine)
+    for some in chunks(theirs):
+        for row in LedgerTransfer.objects.filter(pk__in=some):
+            said = {name: getattr(row, name) for name in _SAID}
+            changed = {name: ERASED for name, text in said.items() if words.erased_from(text) != text}
+            LedgerTransfer.objects.filter(pk=row.pk).update(**changed)
+
+
+def _erase_from_event(words: Words, event: AuditEvent, *, is_actor: bool, is_target: bool) -> None:
+    erased: dict[str, Any] = {}
+    if is_actor or words.erased_from(event.actor) != event.actor:
+        erased |= {"actor": ERASED, "address": ""}
+    told = [event.target, event.before, event.after]
+    if is_target or words.erased_from(told) != told:
+        erased |= {"target": ERASED, "before": {}, "after": {}}
+    unlike = Q(pk__in=())
+    for name, value in erased.items():
+        unlike |= ~Q(**{name: value})
+    every(AuditEvent).filter(unlike, pk=event.pk).update(**erased)
 
 
 def still_written(words: Words) -> list[str]:

@@ -26,6 +26,8 @@ from base.database.bounded_connection import answered_within
 
 INTERVAL = 0.5
 STALE_AFTER = 1.0
+FELT_AFTER = 2 * STALE_AFTER
+"""Seconds from a change until no gateway goes by a cache of before, and what was let in by one has its hold."""
 SILENT_AFTER = 3.0
 TOGETHER = 0.01  # hints within it are answered by one reading
 _NEVER = 2**62  # a sequence number that nothing comes after

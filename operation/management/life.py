@@ -17,6 +17,7 @@ from base.database.connections import lift_limits, restore_limits
 from base.errors import ServiceError
 from control.belongings import erasure, export
 from control.belongings.traces import Words, still_written
+from gateway.runtime.epoch import FELT_AFTER
 from operation.backup.archive import place
 from operation.serve.processes import stopped_by_exit
 from tenancy.models import Tenant, User
@@ -47,7 +48,10 @@ def tenants_verb(command: BaseCommand, options: dict[str, Any]) -> None:
         _write(command, export.of_tenant(tenant), options["output"], tenant.slug)
         return
     if tenant.erased_at is not None:
-        command.stdout.write(f"{tenant.slug} was erased on {tenant.erased_at:%Y-%m-%d}")
+        _do(lambda: erasure.erase_tenant(tenant))
+        command.stdout.write(
+            f"{tenant.slug} was erased on {tenant.erased_at:%Y-%m-%d}, and has nothing that came later"
+        )
         return
     doomed = erasure.tenants_end(tenant)
     if doomed.obstacle and not options["force"]:
@@ -113,15 +117,15 @@ def _ask(command: BaseCommand, doomed: erasure.Doomed, name: str, options: dict[
 
 
 def _wait(owner: Tenant | User, name: str, seconds: float) -> None:
-    """Wait until nothing of the owner's runs any more."""
-    until = time.monotonic() + seconds
-    while count := erasure.still_running(owner):
-        if time.monotonic() >= until:
+    """Wait until nothing of the owner's runs any more, nor can have been let in by a gateway that didn't know yet."""
+    began = time.monotonic()
+    while (count := erasure.still_running(owner)) or time.monotonic() < began + FELT_AFTER:
+        if count and time.monotonic() >= began + seconds:
             raise CommandError(
                 f"{count} requests, answers or batches of {name} still run or hold credit, and no new one is taken: "
                 "run this again when they have ended (`manage.py sweep` ends those of gateways that are gone)"
             )
-        time.sleep(min(LOOK_SECONDS, max(0.0, until - time.monotonic())))
+        time.sleep(LOOK_SECONDS)
 
 
 def _do(erase: Callable[[], object]) -> None:

@@ -91,7 +91,7 @@ TRACKED = (
     Tracked(RateCard, "rate_card", _all_but(RateCard)),
     Tracked(PublicModel, "model", _all_but(PublicModel)),
     Tracked(ModelAlias, "alias", _all_but(ModelAlias)),
-    Tracked(Adapter, "adapter", _all_but(Adapter)),
+    Tracked(Adapter, "adapter", _all_but(Adapter), tenant=lambda row: row.model.tenant_id),
     Tracked(Node, "node", _all_but(Node, "seen_at")),
     Tracked(Deployment, "deployment", _all_but(Deployment), hidden=("credential",)),
     Tracked(Replica, "replica", _all_but(Replica)),

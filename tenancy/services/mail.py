@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import logging
 from datetime import datetime, timedelta
+from enum import StrEnum
 from smtplib import SMTPRecipientsRefused
 
 from django.core.mail import send_mail
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from base import clock
 from base.sealing import SealError, seal, unseal
@@ -45,6 +46,19 @@ def _queued(**fields: object) -> OutgoingMail:
 def _line(subject: str) -> str:
     """Return a subject as it is sent: names in it may have line breaks, with which no mail can be."""
     return " ".join(subject.split())[:250]
+
+
+class Subject(StrEnum):
+    """The subjects that name a tenant."""
+
+    JOIN = "Join {} on Sluice"
+    ROLE = "Your role in {} was changed"
+    REMOVED = "You were removed from {}"
+
+
+def mails_about(tenant: str) -> QuerySet[OutgoingMail]:
+    """Return the mails whose subject names the tenant of that name."""
+    return OutgoingMail.objects.filter(subject__in=[_line(subject.format(tenant)) for subject in Subject])
 
 
 def send_due_mail() -> bool:

@@ -20,7 +20,7 @@ from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Tenant, 
 from tenancy.services.access import CAPABILITIES
 from tenancy.services.admin_keys import revoke_admin_keys_of
 from tenancy.services.keys import end_management_of, revoke_keys_of
-from tenancy.services.mail import queue_mail
+from tenancy.services.mail import Subject, queue_mail
 from tenancy.services.tokens import new_token, token_digest, token_digests
 
 LIFETIME = timedelta(days=14)
@@ -85,9 +85,8 @@ def invite_by_mail(
 
 def send_invitation(*, invitation: Invitation, address: str) -> None:
     """Queue the mail with the address."""
-    subject = f"Join {invitation.tenant.name} on Sluice"
     text = f"You were invited to {invitation.tenant.name} as {invitation.role}. Open within 14 days:\n\n{address}\n"
-    queue_mail(to=invitation.email, subject=subject, text=text)
+    queue_mail(to=invitation.email, subject=Subject.JOIN.format(invitation.tenant.name), text=text)
 
 
 @transaction.atomic

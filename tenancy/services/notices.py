@@ -15,7 +15,7 @@ from django.db.models.signals import post_save
 from django.utils import timezone
 
 from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Membership, User
-from tenancy.services.mail import queue_notice
+from tenancy.services.mail import Subject, queue_notice
 
 _FACTORS = {"totp": "An authenticator app", "webauthn": "A passkey", "recovery_codes": "A set of recovery codes"}
 _KEYS: dict[str, type[APIKey | AdminAPIKey]] = {"key": APIKey, "admin_key": AdminAPIKey}
@@ -79,10 +79,10 @@ def _of_membership(event: AuditEvent) -> Iterator[Notice]:
     tenant, user = row.tenant.name, row.user
     if "role" in event.after:
         sentence = f"Your role in {tenant} is {row.role} now; it was {event.before['role']}."
-        yield Notice(user, f"Your role in {tenant} was changed", sentence, user.email)
+        yield Notice(user, Subject.ROLE.format(tenant), sentence, user.email)
     if event.after.get("is_active") is False:
         sentence = f"You are no member of {tenant} any more. API keys that you made there are revoked."
-        yield Notice(user, f"You were removed from {tenant}", sentence, user.email)
+        yield Notice(user, Subject.REMOVED.format(tenant), sentence, user.email)
 
 
 def _done_to_key(event: AuditEvent, verb: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import stat
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -14,16 +15,19 @@ from django.utils import timezone
 from base.ids import uuid7
 from billing.models import CreditGrant, Hold, Subscription, Wallet
 from billing.services import credits, plans
+from gateway.runtime import epoch
+from gateway.runtime.models import RefusalCount
 from operation.management import life
 from routing.models import RouteRule
-from tenancy.models import Tenant, User
+from tenancy.models import AuditEvent, Tenant, User
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.fixture(autouse=True)
-def home(settings, tmp_path):
+def home(settings, tmp_path, monkeypatch):
     settings.SLUICE_HOME = tmp_path
+    monkeypatch.setattr(life, "FELT_AFTER", 0.0)
     return tmp_path
 
 
@@ -86,7 +90,13 @@ def test_a_tenant_with_a_plan_and_paid_credit_is_erased_only_if_told_so(acme):
     with pytest.raises(CommandError, match="there is no tenant 'acme'"):
         run("tenants", "erase", "acme", "--yes")
     erased = Tenant.objects.get(slug__startswith="erased-")
+    late = RefusalCount.objects.create(
+        id=uuid7(), minute=timezone.now(), tenant=erased, status=404, code="x", model="m", count=1,
+        last_request=uuid7(), last_at=timezone.now(),
+    )  # fmt: skip
     assert "was erased on" in run("tenants", "erase", erased.slug)
+    assert not RefusalCount.objects.of(erased).filter(pk=late.pk).exists()
+    assert AuditEvent.objects.unscoped().filter(action="tenant.erased").count() == 1
     assert User.objects.get().email.endswith("@erased.invalid")
 
 
@@ -130,6 +140,22 @@ def test_what_runs_is_waited_for_and_told(acme):
     Wallet.objects.filter(pk=wallet.pk).update(held=0)
     run(*words)
     assert not Tenant.objects.filter(slug="acme").exists()
+
+
+def test_a_request_that_a_gateway_let_in_late_is_waited_for(acme, monkeypatch):
+    """A gateway goes by a cached key for a moment, in which a request has no hold yet."""
+    seconds, looks = [0.0], []
+
+    def running(owner):
+        looks.append(seconds[0])
+        return int(1.5 <= seconds[0] < 4.0)
+
+    monkeypatch.setattr(life.erasure, "still_running", running)
+    clock = SimpleNamespace(monotonic=lambda: seconds[0], sleep=lambda more: seconds.append(seconds.pop() + more))
+    monkeypatch.setattr(life, "time", clock)
+    monkeypatch.setattr(life, "FELT_AFTER", epoch.FELT_AFTER)
+    life._wait(acme.tenant, "acme", 60)
+    assert looks[-1] == 4.0
 
 
 def test_a_person_is_erased_whom_nothing_needs(acme, other):

@@ -31,6 +31,7 @@ from gateway.batches.files import begin_file, finish_file
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable import answers
 from gateway.durable.log import Head
+from gateway.runtime import observed
 from gateway.runtime.models import RefusalCount, TaskState
 from routing.services.catalogue import add_model
 from tenancy.models import Membership, Tenant, User
@@ -159,12 +160,15 @@ def marked(home, acme, other):
     use(other.tenant, other.project, "base", key=other.key)
     while rollups.consume_usage():
         pass
-    kind = ContentType.objects.get_for_model(Tenant)
-    LogEntry.objects.create(
-        user=other.owner, content_type=kind, object_id=str(tenant.pk), object_repr=NAME, action_flag=CHANGE,
-        change_message=f"Said {NAME} to {EMAIL}",
-    )  # fmt: skip
+    for row in (tenant, Membership.objects.of(tenant).get(user=owner)):
+        LogEntry.objects.create(
+            user=other.owner, content_type=ContentType.objects.get_for_model(row), object_id=str(row.pk),
+            object_repr=str(row), action_flag=CHANGE, change_message=f"Said {NAME} to {EMAIL}",
+        )  # fmt: skip
     TaskState.objects.create(name="mail", error=f"{EMAIL} is unknown")
+    found = {"severity": "info", "is_fine": False, "every_s": 60, "findings": [{"text": f"{EMAIL} of {NAME}"}]}
+    observed.note(observed.Kind.CHECK, "mail", found)
+    observed.note(observed.Kind.GATEWAY, "one", {"host": "here", "failing": {"tasks": [[f"{EMAIL} of {NAME}", ""]]}})
     assert not reconcile.check(connection)
     return Marked(tenant, owner, guest, Wallet.objects.get(pk=wallet.pk), browser)
 
