@@ -38,8 +38,8 @@ MIGRATING = {**dict.fromkeys(SERVER, "0"), "lock_timeout": "'1s'"}
 is less than the 2 s after which a request that can't hold its credit is refused.
 """
 
-BY_SESSION = frozenset({"setup", "quickstart", "restore", "migrate", "backup"})
-"""Commands that go past a pooler: they set limits, take locks and dump."""
+BY_SESSION = frozenset({"setup", "quickstart", "restore", "migrate", "backup", "drill", "tenants", "people"})
+"""Commands that go past a pooler: they set limits, take locks, dump and make databases."""
 BY_ONE = frozenset({"serve", "worker"})
 """Commands whose one thread reads the catalogue: they have one connection."""
 _DJANGOS = {"pool", "connection_class", "isolation_level", "server_side_binding", "assume_role", "options"}
