@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,9 +113,14 @@ def limit_migration(*, using: str = "default", **signal: Any) -> None:
     _set_limits(using, MIGRATING, answer_seconds=None)
 
 
-def lift_limits(*, using: str = "default") -> None:
-    """Lift the time limits for work that may take long; `restore_limits` ends that."""
+@contextmanager
+def without_limits(*, using: str = "default") -> Iterator[None]:
+    """Lift the time limits for work that may take long: for commands of `BY_SESSION`."""
     _set_limits(using, dict.fromkeys(SERVER, "0"), answer_seconds=None)
+    try:
+        yield
+    finally:
+        restore_limits(using=using)
 
 
 def restore_limits(*, using: str = "default", **signal: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
-from base.database.connections import lift_limits, restore_limits
+from base.database.connections import without_limits
 from base.errors import ServiceError
 from control.belongings import erasure, export
 from control.belongings.traces import Words, still_written
@@ -128,11 +128,8 @@ def _wait(owner: Tenant | User, name: str, seconds: float) -> None:
 def _do(erase: Callable[[], object]) -> None:
     """Erase without the time limits of statements: some read every row of a long table."""
     try:
-        lift_limits()
-        try:
+        with without_limits():
             erase()
-        finally:
-            restore_limits()
     except (ServiceError, OSError, DatabaseError) as error:
         said = " ".join(str(error).split())
         raise CommandError(f"{said}: what is erased stays so: run this again for the rest.") from error
