@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,8 @@ MIGRATING = {**dict.fromkeys(SERVER, "0"), "lock_timeout": "'1s'"}
 is less than the 2 s after which a request that can't hold its credit is refused.
 """
 
-BY_SESSION = frozenset({"setup", "quickstart", "restore", "migrate", "backup"})
-"""Commands that go past a pooler: they set limits, take locks and dump."""
+BY_SESSION = frozenset({"setup", "quickstart", "restore", "migrate", "backup", "drill", "tenants", "people"})
+"""Commands that go past a pooler: they set limits, take locks, dump and make databases."""
 BY_ONE = frozenset({"serve", "worker"})
 """Commands whose one thread reads the catalogue: they have one connection."""
 _DJANGOS = {"pool", "connection_class", "isolation_level", "server_side_binding", "assume_role", "options"}
@@ -112,9 +113,14 @@ def limit_migration(*, using: str = "default", **signal: Any) -> None:
     _set_limits(using, MIGRATING, answer_seconds=None)
 
 
-def lift_limits(*, using: str = "default") -> None:
-    """Lift the time limits for work that may take long; `restore_limits` ends that."""
+@contextmanager
+def without_limits(*, using: str = "default") -> Iterator[None]:
+    """Lift the time limits for work that may take long: for commands of `BY_SESSION`."""
     _set_limits(using, dict.fromkeys(SERVER, "0"), answer_seconds=None)
+    try:
+        yield
+    finally:
+        restore_limits(using=using)
 
 
 def restore_limits(*, using: str = "default", **signal: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +60,8 @@ def every(model: type[Model]) -> QuerySet[Any]:
 class Kind:
     """Rows of one table that belong to a tenant or person: `name` is that of their file in an export.
 
-    Secrets are `hidden`. What the database has as bytes is `decoded`. `at_once` rows are in memory together.
+    Secrets are `hidden`. What the database has as bytes is `decoded`. `at_once` rows are in memory together. A long
+    table is read in the `order` of an index that begins with the owner, or with that of each of the `parts`.
     """
 
     name: str
@@ -69,6 +70,8 @@ class Kind:
     hidden: tuple[str, ...] = ()
     decoded: Mapping[str, Callable[[bytes | None], object]] = field(default_factory=dict)
     at_once: int = 500
+    order: tuple[str, ...] = ("id",)
+    parts: Callable[[Any], Iterable[QuerySet[Any]]] | None = None
 
     def fields(self) -> list[str]:
         """Return the names of the fields that are shown."""
@@ -81,8 +84,25 @@ def _of(model: type[Model], lookup: str) -> Rows:
 
 def transfers_of(tenant: Tenant) -> QuerySet[LedgerTransfer]:
     """Return the transfers to and from the tenant's wallets."""
-    accounts = list(LedgerAccount.objects.filter(wallet__tenant=tenant).values_list("pk", flat=True))
+    accounts = _accounts(tenant)
     return LedgerTransfer.objects.filter(Q(debit__in=accounts) | Q(credit__in=accounts))
+
+
+def _accounts(tenant: Tenant) -> list[Any]:
+    return list(LedgerAccount.objects.filter(wallet__tenant=tenant).values_list("pk", flat=True))
+
+
+def _transfers_by_account(tenant: Tenant) -> Iterator[QuerySet[LedgerTransfer]]:
+    """Yield what each account paid, and what it got; what is between two of them once."""
+    accounts = _accounts(tenant)
+    for account in accounts:
+        yield LedgerTransfer.objects.filter(debit=account)
+        yield LedgerTransfer.objects.filter(credit=account).exclude(debit__in=accounts)
+
+
+def _lines_by_batch(tenant: Tenant) -> Iterator[QuerySet[BatchLine]]:
+    for batch in list(every(Batch).filter(tenant=tenant).values_list("pk", flat=True)):
+        yield every(BatchLine).filter(batch=batch)
 
 
 def chats_of(user: User) -> QuerySet[KeptAnswer]:
@@ -108,7 +128,9 @@ _ANSWER: dict[str, Any] = {"hidden": ("digest", "owner"), "decoded": {"body": _a
 
 CONTENT = (
     # Lines before their batches: they are deleted in this order.
-    Kind("batch_lines", BatchLine, _of(BatchLine, "batch__tenant"), at_once=50),
+    Kind(
+        "batch_lines", BatchLine, _of(BatchLine, "batch__tenant"), at_once=50, order=("number",), parts=_lines_by_batch
+    ),
     Kind("batches", Batch, _of(Batch, "tenant")),
     Kind(
         "responses",
@@ -118,7 +140,7 @@ CONTENT = (
         at_once=4,
     ),
     Kind("answers", KeptAnswer, _of(KeptAnswer, "tenant"), **_ANSWER),
-    Kind("refusals", RefusalCount, _of(RefusalCount, "tenant")),
+    Kind("refusals", RefusalCount, _of(RefusalCount, "tenant"), order=("minute", "id")),
     Kind("invitations", Invitation, _of(Invitation, "tenant"), hidden=("digest",)),
 )
 """A tenant's rows that an erasure deletes, and nothing else has to be done for them."""
@@ -144,11 +166,11 @@ OF_TENANT = (
     Kind("accounts", LedgerAccount, _of(LedgerAccount, "wallet__tenant")),
     Kind("grants", CreditGrant, _of(CreditGrant, "wallet__tenant")),
     Kind("scheduled_grants", ScheduledGrant, _of(ScheduledGrant, "wallet__tenant")),
-    Kind("transfers", LedgerTransfer, transfers_of),
+    Kind("transfers", LedgerTransfer, transfers_of, order=("booked_at", "id"), parts=_transfers_by_account),
     Kind("budgets", Budget, _of(Budget, "wallet__tenant")),
     Kind("holds", Hold, _of(Hold, "tenant")),
-    Kind("usage", UsageRecord, _of(UsageRecord, "tenant")),
-    Kind("usage_by_hour", UsageRollup, _of(UsageRollup, "tenant")),
+    Kind("usage", UsageRecord, _of(UsageRecord, "tenant"), order=("day", "request", "revision")),
+    Kind("usage_by_hour", UsageRollup, _of(UsageRollup, "tenant"), order=("hour", "id")),
     Kind("audit", AuditEvent, _of(AuditEvent, "tenant")),
 )
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.db import DatabaseError, connection
 
+from base.database.connections import without_limits
 from base.environment import Environment
 from base.home import FORGOTTEN_SECONDS
 from operation.backup.archive import BackupError, work_folder
@@ -35,14 +36,15 @@ class Drilled:
     seconds: float
 
 
-def drill(source: Path, within: Path) -> Drilled:
+def drill(source: Path, within: Path, say: Callable[[str], object]) -> Drilled:
     """Restore the archive into a home below the folder `within` and a database of its own: a file there, or on the
-    server of DATABASE_URL. Nothing of the installation is touched, and of the drill nothing stays.
+    installation's server. Nothing of the installation is touched, and of the drill nothing stays.
 
-    Raise BackupError where it can't begin.
+    `say` is told first how much room the server needs; no session can see how much is free there. Raise BackupError
+    where the drill can't begin, or its database can't be removed.
     """
     _check(source, within)
-    with work_folder(within, PREFIX) as home, _database(home) as address:
+    with work_folder(within, PREFIX) as home, _database(home, say) as address:
         # No other setting: files go into the home, mail and metrics nowhere, and the backup's secrets are taken over.
         given = {name: os.environ[name] for name in _NEEDED if name in os.environ}
         given |= {"SLUICE_ENV": "development", "SLUICE_HOME": str(home), "SLUICE_RUNTIME_DIR": str(home / "run")}
@@ -73,7 +75,7 @@ def _check(source: Path, within: Path) -> None:
 
 
 @contextmanager
-def _database(home: Path) -> Iterator[str]:
+def _database(home: Path, say: Callable[[str], object]) -> Iterator[str]:
     """Yield the address of a new database, which is removed in the end."""
     if connection.vendor != "postgresql":
         yield f"sqlite:///{home / 'drill.sqlite3'}"
@@ -83,19 +85,39 @@ def _database(home: Path) -> Iterator[str]:
     try:
         _drop_forgotten(now)
         with connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE {name}")
+            cursor.execute("SELECT pg_size_pretty(pg_database_size(current_database()))")
+            [size] = cursor.fetchone()
+        say(f"the copy takes room on PostgreSQL's server while this lasts: the database has {size} now")
+        _execute(f"CREATE DATABASE {name}")
     except DatabaseError as error:
         user = connection.settings_dict["USER"]
         raise BackupError(
-            f"no database can be made for the drill: {' '.join(str(error).split())}: ALTER ROLE {user} CREATEDB"
+            f"no database can be made for the drill: {_line(error)}: it takes room there and ALTER ROLE {user} CREATEDB"
         ) from error
     finally:
         connection.close()
+    environment = Environment()
+    address = environment.str("SLUICE_DIRECT_DATABASE_URL", default="") or environment.str("DATABASE_URL")
     try:
-        yield urlsplit(Environment().str("DATABASE_URL"))._replace(path=f"/{name}").geturl()
+        yield urlsplit(address)._replace(path=f"/{name}").geturl()
     finally:
-        with connection.cursor() as cursor:
-            cursor.execute(f"DROP DATABASE {name} WITH (FORCE)")
+        try:
+            _execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        except DatabaseError as error:
+            raise BackupError(
+                f"the drill's copy is still on the server, as the database {name}: {_line(error)}: "
+                f"`DROP DATABASE {name} WITH (FORCE)` removes it, or a drill after a day"
+            ) from error
+
+
+def _execute(statement: str) -> None:
+    """Execute what waits for a checkpoint, however long that takes."""
+    with without_limits(), connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _drop_forgotten(now: int) -> None:
@@ -105,7 +127,8 @@ def _drop_forgotten(now: int) -> None:
             "SELECT datname FROM pg_database WHERE starts_with(datname, %s) AND datdba = current_user::regrole",
             [DATABASE],
         )
-        for (name,) in cursor.fetchall():
-            made_at = name.removeprefix(DATABASE)
-            if made_at.isdecimal() and int(made_at) < now - FORGOTTEN_SECONDS:
-                cursor.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        names = [name for (name,) in cursor.fetchall()]
+    for name in names:
+        made_at = name.removeprefix(DATABASE)
+        if made_at.isdecimal() and int(made_at) < now - FORGOTTEN_SECONDS:
+            _execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 
-from base.database.connections import lift_limits, restore_limits
+from base.database.connections import without_limits
 from base.errors import ServiceError
 from control.belongings import erasure, export
 from control.belongings.traces import Words, still_written
@@ -130,13 +131,12 @@ def _wait(owner: Tenant | User, name: str, seconds: float) -> None:
 
 def _do(erase: Callable[[], object]) -> None:
     """Erase without the time limits of statements: some read every row of a long table."""
-    lift_limits()
     try:
-        erase()
-    except (ServiceError, OSError) as error:
-        raise CommandError(f"{error}: what is erased stays so: run this again for the rest.") from error
-    finally:
-        restore_limits()
+        with without_limits():
+            erase()
+    except (ServiceError, OSError, DatabaseError) as error:
+        said = " ".join(str(error).split())
+        raise CommandError(f"{said}: what is erased stays so: run this again for the rest.") from error
 
 
 def _tell_end(command: BaseCommand, name: str, words: Words) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import OperationalError
 from django.db.models import F
 from django.utils import timezone
 
@@ -98,6 +99,18 @@ def test_a_tenant_with_a_plan_and_paid_credit_is_erased_only_if_told_so(acme):
     assert not RefusalCount.objects.of(erased).filter(pk=late.pk).exists()
     assert AuditEvent.objects.unscoped().filter(action="tenant.erased").count() == 1
     assert User.objects.get().email.endswith("@erased.invalid")
+
+
+def test_an_erasure_that_the_database_ends_is_run_again(acme, monkeypatch):
+    def ended(tenant):
+        raise OperationalError("server closed the connection\n\tunexpectedly")
+
+    words = ("tenants", "erase", "acme", "--yes", "--force")
+    with monkeypatch.context() as patched:
+        patched.setattr(life.erasure, "erase_tenant", ended)
+        with pytest.raises(CommandError, match=r"server closed the connection unexpectedly: .*: run this again"):
+            run(*words)
+    assert "acme is erased" in run(*words)
 
 
 def test_force_ends_the_plan_and_voids_the_credit(acme):

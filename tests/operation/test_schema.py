@@ -179,7 +179,10 @@ DIRECT = {**FOUND, "HOST": "server"}
 
 @pytest.mark.parametrize(
     ("command", "host", "most"),
-    [("gateway", "pooler", 16), ("worker", "pooler", 1), ("serve", "pooler", 1), ("setup", "server", 16)],
+    [
+        *(("gateway", "pooler", 16), ("worker", "pooler", 1), ("serve", "pooler", 1)),
+        *((command, "server", 16) for command in ("setup", "drill", "tenants", "people")),
+    ],
 )
 def test_behind_a_pooler_only_what_needs_a_session_goes_past_it(monkeypatch, command, host, most):
     monkeypatch.setattr("sys.argv", ["manage.py", command])

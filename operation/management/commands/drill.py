@@ -30,7 +30,7 @@ class Command(BaseCommand):
         archive = _newest(options["archive"].resolve())
         try:
             with stopped_by_exit("stopped: nothing of the drill is left"):
-                done = drill(archive, options["within"].resolve())
+                done = drill(archive, options["within"].resolve(), self.stdout.write)
         except BackupError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(done.said.rstrip())

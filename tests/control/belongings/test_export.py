@@ -7,14 +7,22 @@ import io
 import json
 import tracemalloc
 import zipfile
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.test import AsyncClient, Client
+from django.utils import timezone
 
 from base import storage
 from base.ids import uuid7
+from billing.models import LedgerAccount, LedgerTransfer, UsageRecord, UsageRollup, Wallet
 from control.belongings import export
+from control.belongings.kinds import OF_TENANT
 from gateway.batches.files import StoredFile
+from gateway.batches.models import Batch, BatchLine
+from gateway.runtime.models import RefusalCount
 from tenancy.models import APIKey, AuditEvent, Membership
 from tests.control.belongings.conftest import EMAIL, MARK, SLUG
 
@@ -120,3 +128,79 @@ def test_owners_see_the_link_and_nobody_else_may(marked, acme):
     assert Client(headers=acme.bearer).get(api).status_code == 403
     assert Client(headers=acme.admin_bearer).get(api).status_code == 200
     assert AuditEvent.objects.of(marked.tenant).filter(action="tenant.exported").count() == 1
+
+
+LONG, AT_ONCE = 1200, 20
+
+
+def write_long(party):
+    """Write LONG rows of each long kind; some are of the same moment."""
+    now, tenant, some = timezone.now(), party.tenant, uuid7()
+    moments = [now - timedelta(hours=n // 3) for n in range(LONG)]
+    own = {"tenant": tenant.pk, "model": "m"}
+    UsageRecord.objects.bulk_create(
+        UsageRecord(
+            **own, day=at.date(), request=uuid7(), project=some, wallet=some, deployment=some, card_version=some,
+            charge=1, held=1, reserved_at=at,
+        )
+        for at in moments
+    )  # fmt: skip
+    UsageRollup.objects.bulk_create(UsageRollup(**own, hour=at, project=uuid7()) for at in moments)
+    RefusalCount.objects.bulk_create(
+        RefusalCount(
+            id=uuid7(), minute=at, tenant=party.tenant, status=404, code="x", count=1, last_request=some, last_at=at
+        )
+        for at in moments
+    )
+    wallet = LedgerAccount.objects.get(wallet__tenant=tenant)
+    second = Wallet.objects.create(tenant=tenant, name="second")
+    others = [
+        LedgerAccount.objects.create(kind="wallet", wallet=second),
+        LedgerAccount.objects.get_or_create(kind="usage")[0],
+    ]
+    LedgerTransfer.objects.bulk_create(
+        LedgerTransfer(debit=pair[n % 2], credit=pair[1 - n % 2], amount=1, code=2, order=n, booked_at=at)
+        for n, at in enumerate(moments)
+        for pair in [(wallet, others[n % 100 > 0])]
+    )
+    batch = Batch(
+        tenant=tenant, project=party.project, api_key=some, endpoint="x", input_file=some,
+        expires_at=now, ended_at=now,
+    )  # fmt: skip
+    batch.save(force_insert=True)
+    BatchLine.objects.bulk_create(
+        BatchLine(batch=batch, number=n, custom_id=str(n), offset=0, size=1, due_at=now) for n in range(LONG)
+    )
+
+
+def read_by(plan):
+    """Return how many rows a plan has read from tables and indexes."""
+    inner = plan.get("Plans", [])
+    own = 0 if inner else plan["Actual Rows"] * plan["Actual Loops"]
+    return own + plan.get("Rows Removed by Filter", 0) + sum(map(read_by, inner))
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db
+def test_a_chunk_of_a_long_history_reads_little_more_than_its_rows(acme, other):
+    for party in (acme, other):
+        write_long(party)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE")
+    read = {}
+
+    def explain(execute, sql, params, many, context):
+        if f'FROM "{kind.model._meta.db_table}"' in sql:
+            cursor = context["cursor"].cursor
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", params)
+            read[kind.name] = max(read.get(kind.name, 0), read_by(cursor.fetchone()[0][0]["Plan"]))
+        return execute(sql, params, many, context)
+
+    long = {"usage", "usage_by_hour", "refusals", "transfers", "batch_lines"}
+    for kind in (replace(one, at_once=AT_ONCE) for one in OF_TENANT if one.name in long):
+        with connection.execute_wrapper(explain):
+            found = [row["id"] for values in export._chunks(kind, acme.tenant, ["id"]) for row in values]
+        assert sorted(found) == sorted(kind.rows(acme.tenant).values_list("id", flat=True))
+        assert len(found) >= LONG
+    assert read.keys() == long
+    assert {name: most for name, most in read.items() if most > 4 * AT_ONCE} == {}
