@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """One trigger; its name includes a digest of its statement, so that a changed trigger has a new name."""
+    """One trigger; its name ends with a digest of its statement, so that a changed trigger has a new name."""
 
     name: str
     table: str
@@ -43,9 +44,18 @@ class TriggerSet:
                     cursor.execute(statement)
 
     def missing(self, connection: BaseDatabaseWrapper) -> list[str]:
-        """Return the names of expected triggers that are absent or disabled."""
-        present = self.present(connection)
-        return [one.name for one in self.triggers(connection.vendor) if one.name not in present]
+        """Return the names of expected triggers that are absent or disabled. One of the same table and event that has
+        another digest stands for each: it is another release's, and gateways of both serve during an upgrade.
+        """
+        expected, present = [one.name for one in self.triggers(connection.vendor)], self.present(connection)
+        others = Counter(map(_place, present.keys() - expected))
+        found = []
+        for name in expected:
+            if name not in present:
+                others[_place(name)] -= 1
+                if others[_place(name)] < 0:
+                    found.append(name)
+        return found
 
     def drop(self, connection: BaseDatabaseWrapper) -> None:
         """Remove every trigger of the set."""
@@ -69,6 +79,10 @@ class TriggerSet:
                     [len(self.prefix), self.prefix],
                 )
             return dict(cursor.fetchall())
+
+
+def _place(name: str) -> str:
+    return name.rpartition("_")[0]
 
 
 def _drop(connection: BaseDatabaseWrapper, name: str, table: str) -> str:

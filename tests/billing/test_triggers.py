@@ -120,17 +120,32 @@ def test_replace_and_truncate_are_refused(transfer):
     assert LedgerTransfer.objects.get() == transfer
 
 
+def drop_first():
+    """Drop the first guard; returns its name and statement."""
+    [spec, *_] = triggers.GUARDED
+    name, statement = next(spec.statements(connection.vendor))
+    with connection.cursor() as cursor:
+        cursor.execute(f'DROP TRIGGER "{name}"' + (f" ON {spec.table}" if connection.vendor == "postgresql" else ""))
+    return name, statement
+
+
 def test_a_dropped_guard_is_missed_and_installed_again():
     assert triggers.missing() == []
-    name, table = next(
-        (name, spec.table) for spec in triggers.GUARDED for name, _ in spec.statements(connection.vendor)
-    )
-    with connection.cursor() as cursor:
-        cursor.execute(f'DROP TRIGGER "{name}"' + (f" ON {table}" if connection.vendor == "postgresql" else ""))
+    name, _ = drop_first()
     assert triggers.missing() == [name]
     triggers.install()
     triggers.install()
     assert triggers.missing() == []
+
+
+def test_a_guard_of_another_release_is_there_until_setup_replaces_it():
+    name, statement = drop_first()
+    with connection.cursor() as cursor:
+        cursor.execute(statement.replace(name, f"{name[:-8]}00000000"))
+    assert triggers.missing() == []
+    triggers.install()
+    expected = {name for spec in triggers.GUARDED for name, _ in spec.statements(connection.vendor)}
+    assert triggers._GUARDS.present(connection).keys() == expected
 
 
 @pytest.mark.django_db(transaction=True)

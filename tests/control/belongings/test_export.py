@@ -130,7 +130,7 @@ def test_owners_see_the_link_and_nobody_else_may(marked, acme):
     assert AuditEvent.objects.of(marked.tenant).filter(action="tenant.exported").count() == 1
 
 
-LONG, AT_ONCE = 1200, 20
+LONG, AT_ONCE = 1000, 50
 
 
 def write_long(party):

@@ -186,9 +186,18 @@ def test_missing_names_what_was_dropped_and_install_restores_it():
             one.statement for one in epoch_triggers.EPOCH_TRIGGERS.triggers(connection.vendor) if one.name == name
         )
         cursor.execute(statement.replace(name, stale))
+    assert epoch_triggers.missing() == []
     epoch_triggers.install()
     assert epoch_triggers.missing() == []
     assert stale not in epoch_triggers.EPOCH_TRIGGERS.present(connection)
+
+
+def test_each_of_two_triggers_of_a_table_and_event_is_missed():
+    present = epoch_triggers.EPOCH_TRIGGERS.present(connection)
+    [first, _] = sorted(name for name in present if name.startswith("epoch_gateway_tenant_update_"))
+    with connection.cursor() as cursor:
+        cursor.execute(_drop(connection, first, present[first]))
+    assert epoch_triggers.missing() == [first]
 
 
 @pytest.mark.django_db(transaction=True)
