@@ -299,7 +299,7 @@ def _content(tenant: Tenant) -> int:
 def _files(tenant: Tenant) -> int:
     """Remove the bytes of files, and then the rows by which they are found; an upload under way gives up."""
     count = 0
-    for file in every(StoredFile).filter(tenant=tenant):
+    for file in every(StoredFile).filter(tenant=tenant).iterator(chunk_size=CHUNK):
         every(StoredFile).filter(pk=file.pk).update(state=StoredFile.State.DELETED)
         storage.remove(file)
         count += _delete(every(StoredFile).filter(pk=file.pk))

@@ -18,6 +18,7 @@ from base import clock, storage
 from control.belongings.kinds import OF_PERSON, OF_TENANT, Kind, every
 from gateway.batches.files import StoredFile
 from routing.models import Adapter
+from tenancy.audit.trail import record
 from tenancy.models import Tenant, User
 
 FORMAT = 1
@@ -48,7 +49,8 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 
 def of_tenant(tenant: Tenant) -> Generator[bytes]:
-    """Yield the export of a tenant."""
+    """Return the pieces of a tenant's export, which stands in the audit trail from now on."""
+    record("tenant.exported", tenant, tenant=tenant.pk)
     files, adapters = (next(kind for kind in OF_TENANT if kind.name == name) for name in ("files", "adapters"))
 
     def kept() -> Iterator[tuple[str, StoredFile | Adapter]]:
@@ -59,7 +61,8 @@ def of_tenant(tenant: Tenant) -> Generator[bytes]:
 
 
 def of_person(user: User) -> Generator[bytes]:
-    """Yield the export of a person."""
+    """Return the pieces of a person's export, which stands in the audit trail from now on."""
+    record("user.exported", user)
     return _archive({"person": user.email, "id": str(user.pk)}, user, OF_PERSON, iter(()))
 
 
