@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from base import clock, storage
-from control.belongings.kinds import OF_PERSON, OF_TENANT, Kind, every
+from control.belongings.kinds import OF_PERSON, OF_TENANT, Kind, in_chunks
 from gateway.batches.files import StoredFile
 from routing.models import Adapter
 from tenancy.audit.trail import record
@@ -54,8 +54,10 @@ def of_tenant(tenant: Tenant) -> Generator[bytes]:
     files, adapters = (next(kind for kind in OF_TENANT if kind.name == name) for name in ("files", "adapters"))
 
     def kept() -> Iterator[tuple[str, StoredFile | Adapter]]:
-        yield from ((f"files/{row.pk}", row) for row in _each(files, tenant))
-        yield from ((f"adapters/{row.pk}.safetensors", row) for row in _each(adapters, tenant))
+        yield from ((f"files/{row.pk}", row) for some in in_chunks(files.rows(tenant)) for row in some)
+        yield from (
+            (f"adapters/{row.pk}.safetensors", row) for some in in_chunks(adapters.rows(tenant)) for row in some
+        )
 
     return _archive({"tenant": tenant.slug, "id": str(tenant.pk)}, tenant, OF_TENANT, kept())
 
@@ -98,7 +100,7 @@ def _archive(
 def _lines(kind: Kind, owner: Any, told: Member) -> Iterator[bytes]:
     """Yield the rows as JSON lines, some at a time, and count them."""
     hashed, fields, count = hashlib.sha256(), kind.fields(), 0
-    for values in _chunks(kind, owner, fields):
+    for values in in_chunks(kind.rows(owner).values(*fields), kind.at_once):
         for row in values:
             row.update({name: decode(row[name]) for name, decode in kind.decoded.items()})
         data = _encoder.encode_lines(values)
@@ -107,25 +109,6 @@ def _lines(kind: Kind, owner: Any, told: Member) -> Iterator[bytes]:
         count += len(values)
         yield data
     told.rows, told.sha256 = count, hashed.hexdigest()
-
-
-def _chunks(kind: Kind, owner: Any, fields: list[str]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the rows in the order of their ids: each chunk is a query of its own, which holds nothing up."""
-    rows, last = kind.rows(owner).order_by("pk"), None
-    while True:
-        later = rows if last is None else rows.filter(pk__gt=last)
-        values = list(later.values(*fields)[: kind.at_once])
-        if values:
-            yield values
-            last = values[-1]["id"]
-        if len(values) < kind.at_once:
-            return
-
-
-def _each(kind: Kind, owner: Any) -> Iterator[Any]:
-    for values in _chunks(kind, owner, ["id"]):
-        found = every(kind.model).in_bulk([row["id"] for row in values])
-        yield from found.values()
 
 
 def _hashed(file: IO[bytes], told: Member) -> Iterator[bytes]:
