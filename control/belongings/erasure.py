@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 from uuid import UUID
 
@@ -38,8 +39,8 @@ from billing.models import (
 from billing.services import credits, plans
 from billing.services.rollups import consume_usage
 from billing.triggers import ERASED
-from control.belongings.kinds import CONTENT, chats_of, every, transfers_of
-from control.belongings.traces import CHUNK, Words, chunks, erase_from_books, erase_from_texts, words_of
+from control.belongings.kinds import CHUNK, CONTENT, chats_of, every, in_chunks, transfers_of
+from control.belongings.traces import Words, erase_from_books, erase_from_texts, words_of
 from fleet import adapter_files
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
@@ -257,7 +258,7 @@ def _delete_account(user: User) -> None:
         _delete(rows)
     user.groups.clear()
     user.user_permissions.clear()
-    for session in Session.objects.iterator(chunk_size=CHUNK):
+    for session in chain.from_iterable(in_chunks(Session.objects.all())):
         if session.get_decoded().get("_auth_user_id") == str(user.pk):
             session.delete()
 
@@ -299,7 +300,7 @@ def _content(tenant: Tenant) -> int:
 def _files(tenant: Tenant) -> int:
     """Remove the bytes of files, and then the rows by which they are found; an upload under way gives up."""
     count = 0
-    for file in every(StoredFile).filter(tenant=tenant):
+    for file in chain.from_iterable(in_chunks(every(StoredFile).filter(tenant=tenant))):
         every(StoredFile).filter(pk=file.pk).update(state=StoredFile.State.DELETED)
         storage.remove(file)
         count += _delete(every(StoredFile).filter(pk=file.pk))
@@ -392,7 +393,7 @@ def _erase_texts_of(tenant: Tenant) -> None:
     erase_from_texts(Words([tenant.name, tenant.slug], exact=True), (TaskState,))
     _forget_findings()
     subjects = {str(tenant.pk), tenant.pk.hex}  # SQLite's statements show ids without hyphens
-    for run in Reconciliation.objects.exclude(findings=[]).iterator(chunk_size=CHUNK):
+    for run in chain.from_iterable(in_chunks(Reconciliation.objects.exclude(findings=[]))):
         findings = [one | {"detail": ERASED} if one["subject"] in subjects else one for one in run.findings]
         if findings != run.findings:
             Reconciliation.objects.filter(pk=run.pk).update(findings=findings)
@@ -425,7 +426,5 @@ def _erase_log_of(tenant: Tenant) -> None:
     """Take from the operators' log what it says of the tenant's rows, which have to be there to be found."""
     for model, lookup in _LOGGED.items():
         mine = LogEntry.objects.filter(content_type=ContentType.objects.get_for_model(model))
-        for some in chunks(
-            every(model).filter(**{lookup: tenant.pk}).values_list("pk", flat=True).iterator(chunk_size=CHUNK)
-        ):
-            mine.filter(object_id__in=[str(pk) for pk in some]).update(object_repr=ERASED, change_message="")
+        for some in in_chunks(every(model).filter(**{lookup: tenant.pk}).values("id")):
+            mine.filter(object_id__in=[str(row["id"]) for row in some]).update(object_repr=ERASED, change_message="")

@@ -17,9 +17,10 @@ from django.db.models import QuerySet
 
 from base import clock, storage
 from base.database.connections import without_limits
-from control.belongings.kinds import OF_PERSON, OF_TENANT, Kind, every
+from control.belongings.kinds import OF_PERSON, OF_TENANT, Kind, in_chunks
 from gateway.batches.files import StoredFile
 from routing.models import Adapter
+from tenancy.audit.trail import record
 from tenancy.models import Tenant, User
 
 FORMAT = 1
@@ -50,20 +51,31 @@ class Manifest(msgspec.Struct, kw_only=True):
 
 
 def of_tenant(tenant: Tenant) -> Generator[bytes]:
-    """Yield the export of a tenant."""
+    """Return the pieces of a tenant's export, which stands in the audit trail from now on."""
+    record("tenant.exported", tenant, tenant=tenant.pk)
     files, adapters = (next(kind for kind in OF_TENANT if kind.name == name) for name in ("files", "adapters"))
 
     def kept() -> Iterator[tuple[str, StoredFile | Adapter]]:
-        yield from ((f"files/{row.pk}", row) for row in _each(files, tenant))
-        yield from ((f"adapters/{row.pk}.safetensors", row) for row in _each(adapters, tenant))
+        yield from ((f"files/{row.pk}", row) for some in in_chunks(files.rows(tenant)) for row in some)
+        yield from (
+            (f"adapters/{row.pk}.safetensors", row) for some in in_chunks(adapters.rows(tenant)) for row in some
+        )
 
     return _archive({"tenant": tenant.slug, "id": str(tenant.pk)}, tenant, OF_TENANT, kept())
 
 
 def of_person(user: User) -> Generator[bytes]:
-    """Yield the export of a person, for a command: no index leads to the usage of one, so it has no time limit."""
-    with without_limits():
-        yield from _archive({"person": user.email, "id": str(user.pk)}, user, OF_PERSON, iter(()))
+    """Return the pieces of a person's export, which stands in the audit trail from now on.
+
+    It is for a command: no index leads to a person's usage, so it has no time limit.
+    """
+    record("user.exported", user)
+
+    def pieces() -> Generator[bytes]:
+        with without_limits():
+            yield from _archive({"person": user.email, "id": str(user.pk)}, user, OF_PERSON, iter(()))
+
+    return pieces()
 
 
 def _archive(
@@ -126,12 +138,6 @@ def _after(ordered: QuerySet[Any, dict[str, Any]], kind: Kind, last: dict[str, A
     for depth, name in reversed(list(enumerate(kind.order))):
         same = {one: last[one] for one in kind.order[:depth]}
         yield list(ordered.filter(**same, **{f"{name}__gt": last[name]})[: kind.at_once])
-
-
-def _each(kind: Kind, owner: Any) -> Iterator[Any]:
-    for values in _chunks(kind, owner, ["id"]):
-        found = every(kind.model).in_bulk([row["id"] for row in values])
-        yield from found.values()
 
 
 def _hashed(file: IO[bytes], told: Member) -> Iterator[bytes]:

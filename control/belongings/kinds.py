@@ -49,11 +49,26 @@ from tenancy.models import (
 )
 
 Rows = Callable[[Any], QuerySet[Any]]
+CHUNK = 500
+"""Rows in memory at once, and values in a statement: SQLite takes no more than some thousands."""
 
 
 def every(model: type[Model]) -> QuerySet[Any]:
     """Return all rows of the model, past the tenants' scope."""
     return model._base_manager.all()  # noqa: SLF001 - documented
+
+
+def in_chunks(rows: QuerySet[Any], most: int | None = None) -> Iterator[list[Any]]:
+    """Yield the rows, or their values with "id", in the order of their ids, `most` or CHUNK at a time.
+
+    Each chunk is a query of its own: its rows may be changed or deleted before the next, and nothing is held up.
+    """
+    rows, last, most = rows.order_by("pk"), None, most or CHUNK
+    while some := list((rows if last is None else rows.filter(pk__gt=last))[:most]):
+        yield some
+        if len(some) < most:
+            return
+        last = some[-1]["id"] if isinstance(some[-1], dict) else some[-1].pk
 
 
 @dataclass(frozen=True, slots=True)

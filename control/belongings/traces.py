@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import chain, islice
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
+from typing import Any
 from uuid import UUID
 
 from django.contrib.admin.models import LogEntry
@@ -24,7 +24,7 @@ from billing.models import (
     ScheduledGrant,
 )
 from billing.triggers import ERASED
-from control.belongings.kinds import every
+from control.belongings.kinds import CHUNK, every, in_chunks
 from gateway.runtime.models import TaskState
 from routing.models import Deployment, ModelAlias, Node, PublicModel, RouteRule
 from tenancy.models import AdminAPIKey, APIKey, AuditEvent, OutgoingMail, User
@@ -55,17 +55,7 @@ WRITTEN: dict[type[Model], tuple[str, ...]] = {
 """What operators wrote for all tenants: it stays, and is told."""
 
 
-CHUNK = 500
-"""Rows in memory at once, and ids in a query: SQLite takes no more than some thousands."""
 _SAID = ("actor", "reason")
-T = TypeVar("T")
-
-
-def chunks(rows: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the rows some at a time."""
-    rows = iter(rows)
-    while some := list(islice(rows, CHUNK)):
-        yield some
 
 
 class Words:
@@ -115,9 +105,8 @@ class Words:
             spelt = {*self._words, *(json.dumps(word)[1:-1] for word in self._words if is_json)}
             for word in spelt:
                 found |= Q(**{f"{field}_text__icontains": word})
-        for row in rows.annotate(**named).filter(found).iterator(chunk_size=CHUNK):
-            if any(self.are_in(getattr(row, field)) for field in fields):
-                yield row
+        for some in in_chunks(rows.annotate(**named).filter(found)):
+            yield from (row for row in some if any(self.are_in(getattr(row, field)) for field in fields))
 
 
 def words_of(email: str, user: User | None) -> Words:
@@ -155,21 +144,19 @@ def erase_from_books(words: Words, user: User | None, keys: Collection[UUID]) ->
     """
     transfers = LedgerTransfer.objects.exclude(code=LedgerTransfer.Code.CHARGE)
     theirs = [row.pk for row in words.rows(transfers, _SAID)]
-    named = words.rows(every(AuditEvent), ("actor", "target", "before", "after"))
+    parts = [theirs[start : start + CHUNK] for start in range(0, len(theirs), CHUNK)]
     mine = {str(key) for key in keys} | ({str(user.pk)} if user is not None else set())
     by = Q(api_key__in=keys) | (Q(user=user) if user is not None else Q(pk__in=()))
-    found = [named, every(AuditEvent).filter(by | Q(target_id__in=mine)).iterator(chunk_size=CHUNK)]
-    for some in chunks(theirs):
-        events = every(AuditEvent).filter(target_type="ledgertransfer", target_id__in=[str(pk) for pk in some])
-        found.append(events.iterator(chunk_size=CHUNK))
-    for event in chain.from_iterable(found):
+    told = [Q(target_type="ledgertransfer", target_id__in=[str(pk) for pk in part]) for part in parts]
+    tied = (in_chunks(every(AuditEvent).filter(about)) for about in (by | Q(target_id__in=mine), *told))
+    named = words.rows(every(AuditEvent), ("actor", "target", "before", "after"))
+    for event in chain(named, chain.from_iterable(chain.from_iterable(tied))):
         is_actor = event.api_key_id in keys or (user is not None and event.user_id == user.pk)
         _erase_from_event(words, event, is_actor=is_actor, is_target=event.target_id in mine)
-    for some in chunks(theirs):
-        for row in LedgerTransfer.objects.filter(pk__in=some):
-            said = {name: getattr(row, name) for name in _SAID}
-            changed = {name: ERASED for name, text in said.items() if words.erased_from(text) != text}
-            LedgerTransfer.objects.filter(pk=row.pk).update(**changed)
+    for row in chain.from_iterable(LedgerTransfer.objects.filter(pk__in=part) for part in parts):
+        said = {name: getattr(row, name) for name in _SAID}
+        changed = {name: ERASED for name, text in said.items() if words.erased_from(text) != text}
+        LedgerTransfer.objects.filter(pk=row.pk).update(**changed)
 
 
 def _erase_from_event(words: Words, event: AuditEvent, *, is_actor: bool, is_target: bool) -> None:

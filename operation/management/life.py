@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def tenants_verb(command: BaseCommand, options: dict[str, Any]) -> None:
     """Do `tenants export` or `tenants erase`."""
     tenant = _tenant(options["name"])
     if options["verb"] == "export":
-        _write(command, export.of_tenant(tenant), options["output"], tenant.slug)
+        _write(command, partial(export.of_tenant, tenant), options["output"], tenant.slug)
         return
     if tenant.erased_at is not None:
         _do(lambda: erasure.erase_tenant(tenant))
@@ -75,7 +76,7 @@ def peoples_verb(command: BaseCommand, options: dict[str, Any]) -> None:
     if options["verb"] == "export":
         if user is None:
             raise CommandError(f"nobody has the address {email}")
-        _write(command, export.of_person(user), options["output"], email)
+        _write(command, partial(export.of_person, user), options["output"], email)
         return
     doomed = erasure.persons_end(email)
     if doomed.obstacle:
@@ -145,7 +146,7 @@ def _tell_end(command: BaseCommand, name: str, words: Words) -> None:
         command.stdout.write(f"its name still stands in the {row}, which operators wrote: rename that in the admin")
 
 
-def _write(command: BaseCommand, pieces: Iterator[bytes], target: Path, name: str) -> None:
+def _write(command: BaseCommand, begin: Callable[[], Iterator[bytes]], target: Path, name: str) -> None:
     """Write the archive to a new file of mode 0600; on failure nothing is left."""
     target = target.resolve()
     if target.is_dir():
@@ -159,7 +160,7 @@ def _write(command: BaseCommand, pieces: Iterator[bytes], target: Path, name: st
             stopped_by_exit("stopped: no export was made"),
             tempfile.NamedTemporaryFile(dir=target.parent, prefix=".sluice-export-") as draft,
         ):
-            for piece in pieces:
+            for piece in begin():
                 draft.write(piece)
             draft.flush()
             os.fsync(draft.fileno())

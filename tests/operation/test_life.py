@@ -63,6 +63,11 @@ def test_an_export_is_written_for_its_reader_alone(acme, tmp_path):
     for words in (("tenants", "export", "nobody"), ("people", "export", "no@body.example")):
         with pytest.raises(CommandError, match=r"no tenant|nobody"):
             run(*words, "--output", str(tmp_path))
+    exports = AuditEvent.objects.unscoped().filter(action__endswith=".exported").order_by("id")
+    assert [(event.action, event.target) for event in exports] == [
+        ("tenant.exported", "Acme"),
+        ("user.exported", "owner@acme.example"),
+    ]
 
 
 def test_an_export_that_fails_leaves_nothing(acme, tmp_path, monkeypatch):

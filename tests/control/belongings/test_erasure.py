@@ -13,6 +13,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.contrib.sessions.models import Session
 from django.db import connection
 from django.db.models import Q
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from base.errors import ServiceError
@@ -94,6 +95,16 @@ def test_after_a_persons_erasure_nothing_names_them_and_the_tenant_goes_on(marke
     assert event.target.endswith("@erased.invalid")
     erasure.erase_person(EMAIL)
     assert AuditEvent.objects.unscoped().filter(action="user.erased").count() == 1
+
+
+def test_long_tables_are_read_some_rows_at_a_time(marked, home, monkeypatch):
+    monkeypatch.setattr("control.belongings.kinds.CHUNK", 2)
+    tables = ("gateway_auditevent", "gateway_storedfile", "django_session", "django_admin_log", "gateway_outgoingmail")
+    with CaptureQueriesContext(connection) as asked:
+        end(marked.tenant)
+    assert tables_with(*WORDS) == set()
+    whole = [one["sql"] for one in asked if one["sql"].startswith("SELECT") and "LIMIT" not in one["sql"]]
+    assert not [sql for sql in whole if any(f'FROM "{table}"' in sql for table in tables)]
 
 
 class KilledError(BaseException):
