@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 USED = "tests.stack.used"
 NAMES = ["acme", "globex", "initech"]
 REQUESTS = 1_000
-CHANGED = {"billing_hold", "gateway_catalogueepoch"}
+CHANGED = {"billing_hold", "gateway_catalogueepoch", "gateway_observation"}
 """Tables of which a restore changes rows: it ends leases, and what gateways remember."""
 
 
