@@ -30,7 +30,8 @@ except ZeroDivisionError:
 """
 SET_UP = "import os, sys, django; sys.argv = {command!r}; django.setup()\n"
 # Celery asks its programs' `setup_logging` hook; the class is the one that each program makes.
-CELERY_WORKER = "from operation.celery import app; app.Worker(pool='threads', quiet=True).setup_logging()"
+NO_DATABASE = "import operation.schema; operation.schema.need_database = lambda: None; "
+CELERY_WORKER = f"{NO_DATABASE}from operation.celery import app; app.Worker(pool='threads', quiet=True).setup_logging()"
 CELERY_BEAT = "from operation.celery import app; app.Beat(quiet=True).setup_logging()"
 PROCESSES = {
     "gateway": """from gateway.logs import background, configure_logs

@@ -15,6 +15,7 @@ from django.test import Client, RequestFactory
 from base.ids import uuid7
 from gateway import logs
 from gateway.generation.generation import start_generation
+from gateway.http import guard
 from gateway.http.access import note_caller
 from gateway.http.guard import guarded
 from gateway.logs import configure_logs, request_bound
@@ -23,9 +24,11 @@ from tests.gateway.doubles import collect, make_intent, make_stand
 
 
 @pytest.fixture
-def lines():
+def lines(monkeypatch):
     """Configure logging for the test, and return its lines as objects."""
     root, stream = logging.getLogger(), io.StringIO()
+    # A logger that has written keeps the stream of that time.
+    monkeypatch.setattr(guard, "log", structlog.get_logger("gateway.access"))
     before, level = list(root.handlers), root.level
     configure_logs(stream=stream)
     yield lambda: [json.loads(line) for line in stream.getvalue().splitlines()]

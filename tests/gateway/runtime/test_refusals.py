@@ -134,6 +134,10 @@ async def test_refusals_cost_no_query_on_the_requests_path(tmp_path, monkeypatch
     world = await in_database(make_world)
     await in_database(subscribe_to, world, "narrow", allowed_models=["another"])
     calls = []
+
+    def of_requests():
+        return [call for call in calls if "look_at_installation" not in call.__qualname__]  # which goes on beside them
+
     async with opened(tmp_path) as runtime:
         application = served_by(runtime)
         await refused(application, world.secret)  # by now the key is known
@@ -142,9 +146,9 @@ async def test_refusals_cost_no_query_on_the_requests_path(tmp_path, monkeypatch
             monkeypatch.setattr(threads, "run", lambda function, run=run: (calls.append(function), run(function))[1])
         for _ in range(50):
             last = await refused(application, world.secret)
-        assert calls == []
+        assert of_requests() == []
         await runtime.requests.refusals.write()
-        assert len(calls) == 1
+        assert len(of_requests()) == 1
     rows = await in_database(counts)
     assert sum(row[4] for row in rows) == 51  # in two rows if a minute ended meanwhile
     assert rows[-1][5] == last[2]
