@@ -20,7 +20,7 @@ Of_contra = TypeVar("Of_contra", contravariant=True)
 
 
 class Severity(StrEnum):
-    """How bad a failing check is, as alerts have it: with a critical one requests fail, or credit is at risk."""
+    """The severity of a failing check, as alerts have it: with a critical one requests fail, or credit is at risk."""
 
     CRITICAL = "critical"
     WARNING = "warning"
@@ -48,7 +48,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Of_contra]):
-    """One check: `look` proves by doing what `proves` says, of a given thing, and yields what it found.
+    """A check: `look` proves by doing what `proves` says, of a given thing, and yields what it found.
 
     It isn't looked at while one of those that it `needs` fails. The periodic work looks each `every_s` seconds.
     """
@@ -71,7 +71,7 @@ class Check(Generic[Of_contra]):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one check found; `lacks` names the failing check without which it can't be looked at."""
+    """The findings of one check; `lacks` names the failing check without which it can't be looked at."""
 
     check: Check[Any]
     findings: Sequence[Finding]
@@ -83,7 +83,7 @@ class Result:
 
     @property
     def told(self) -> str:
-        """What is wrong, and how to mend it; empty where nothing is."""
+        """The failing findings, each with its cure; empty without any."""
         return "; ".join(str(finding) for finding in self.findings if not finding.is_fine)
 
 

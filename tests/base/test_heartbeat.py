@@ -35,11 +35,19 @@ def test_an_abstract_socket_is_reached_too(monkeypatch):
 def test_a_systemd_that_reads_nothing_holds_nobody_up(systemd):
     for _ in range(2000):  # more than any socket takes
         touch_heartbeat()
+    systemd.setblocking(False)
+    heard = 0
+    with pytest.raises(BlockingIOError):
+        while systemd.recv(4096):
+            heard += 1
+    assert 0 < heard < 2000, "the others were dropped"
 
 
 def test_a_socket_that_is_gone_ends_nobody(monkeypatch, tmp_path):
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "beat"))
     touch_heartbeat()
+    assert [path.name for path in tmp_path.iterdir()] == ["beat"], "it is told where it can be"
 
 
 def test_the_file_is_touched(tmp_path, monkeypatch):

@@ -119,7 +119,7 @@ def certificate(folder: Path) -> None:
 
 @dataclass
 class Scripted:
-    """A gateway that does as it is told: ``answer`` the request's headers and size, ``die`` once it has read it, or
+    """A gateway that does as it is told: ``answer`` the request's headers, size and beginning, ``die`` once it has read it, or
     ``stream`` a second event only when `go_on` is set. It says that it is well whatever it does.
     """
 
@@ -171,7 +171,8 @@ class Scripted:
         if self.does == "stream":
             self._stream(handler)
             return
-        content = json.dumps({"headers": headers, "bytes": len(body)}).encode()
+        told = {"headers": headers, "bytes": len(body), "begins": body[:8].decode("latin-1")}
+        content = json.dumps(told).encode()
         head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n"
         handler.wfile.write(f"{head}connection: close\r\n\r\n".encode() + content)
 

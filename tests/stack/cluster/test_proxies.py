@@ -170,6 +170,26 @@ def test_what_was_sent_is_not_sent_again(proxy):
             assert (status, body["error"]["code"]) == (503, "gateway_unreachable")
 
 
+def test_each_request_arrives_with_its_own_body_beside_a_gateway_that_is_away(proxy):
+    """Caddy 2.6 repeats a POST from a buffer that it has given to another request meanwhile."""
+    with Scripted() as living, proxy(nobody(), living.address) as address:
+
+        async def ask(session, client):
+            pairs = []
+            for number in range(60):
+                sent = f"{client:04}{number:04}"
+                async with session.post("/v1/x", data=sent.encode() * 200) as answer:
+                    pairs += [(sent, (await answer.json())["begins"])] if answer.status == 200 else []
+            return pairs
+
+        async def use(session):
+            return await asyncio.gather(*(ask(session, client) for client in range(32)))
+
+        pairs = list(chain(*run(address, use)))
+        assert pairs
+        assert [(sent, got) for sent, got in pairs if sent != got] == []
+
+
 async def send(session, body, key=""):
     headers = {"Authorization": f"Bearer {key}"}
     async with session.post("/v1/chat/completions", data=body, headers=headers) as answer:
