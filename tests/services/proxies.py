@@ -119,8 +119,8 @@ def certificate(folder: Path) -> None:
 
 @dataclass
 class Scripted:
-    """A gateway that does as it is told: ``answer`` the request's headers, size and beginning, ``die`` once it has read it, or
-    ``stream`` a second event only when `go_on` is set. It says that it is well whatever it does.
+    """A gateway that does as it is told: ``answer`` the request's headers, size and beginning, ``die`` once it has read
+    it, or ``stream`` a second event only when `go_on` is set. It says that it is well whatever it does.
     """
 
     does: str = "answer"
