@@ -1,12 +1,14 @@
-// Django's search fields for rows (select2) are named by what is chosen in them alone: here by their label, too.
+// Django's search fields (select2) have no name: here they get that of their label, before what is chosen in them.
 {
   const nameThem = () => {
     for (const select of document.querySelectorAll("select.admin-autocomplete")) {
-      const [label] = select.labels;
-      const box = select.parentElement.querySelector(".select2 [role=combobox]");
-      if (!label || !box || label.id) continue;
-      label.id = `${select.id}_label`;
-      box.setAttribute("aria-labelledby", `${label.id} ${box.getAttribute("aria-labelledby")}`);
+      const name = select.labels[0]?.textContent.trim() ?? select.getAttribute("aria-label");
+      const box = select.parentElement.querySelector("[role=combobox]");
+      if (!name || !box || box.ariaLabel) continue;
+      const chosen = document.getElementById(box.getAttribute("aria-labelledby"));
+      box.id = `${select.id}_search`;
+      box.ariaLabel = chosen.ariaLabel = name;
+      box.setAttribute("aria-labelledby", `${box.id} ${chosen.id}`);
     }
   };
   addEventListener("load", nameThem);

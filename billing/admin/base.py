@@ -15,6 +15,7 @@ from django.contrib.admin.widgets import AdminSplitDateTime, AutocompleteSelect
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import DateTimeField, ForeignKey, Q, QuerySet
+from django.forms import BaseInlineFormSet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
@@ -32,8 +33,10 @@ if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
     AnyAdmin = admin.ModelAdmin[Any]
     AnyInline = admin.TabularInline[Any, Any]
+    AnyFormSet = BaseInlineFormSet[Any, Any, Any]
 else:  # none can be subscripted when it runs
     ServiceForm, AnyPaginator, AnyAdmin, AnyInline = forms.ModelForm, Paginator, admin.ModelAdmin, admin.TabularInline
+    AnyFormSet = BaseInlineFormSet
 
 Page = TypeVar("Page", bound=Callable[..., HttpResponse])
 
@@ -149,6 +152,21 @@ class MomentWidget(AdminSplitDateTime):
         for box, called in zip(context["widget"]["subwidgets"], ("Date", "Time"), strict=True):
             box["attrs"]["aria-label"] = called
         return context
+
+
+class NamedFields(AnyFormSet):
+    """Rows in a table below a form: each box says its column's name to those who don't see the table."""
+
+    def add_fields(self, form: Any, index: int | None) -> None:
+        super().add_fields(form, index)
+        for name, field in form.fields.items():
+            field.widget.attrs.setdefault("aria-label", str(field.label or name))
+
+
+class RowsInline(AnyInline):
+    """Rows of another table in a row's form."""
+
+    formset = NamedFields
 
 
 class RowsAdmin(AnyAdmin):
