@@ -167,6 +167,8 @@ class RowsInline(AnyInline):
     """Rows of another table in a row's form."""
 
     formset = NamedFields
+    fields: ClassVar[Any] = None
+    readonly_fields: ClassVar[Any] = ()
 
 
 class RowsAdmin(AnyAdmin):
@@ -177,8 +179,8 @@ class RowsAdmin(AnyAdmin):
 
     list_per_page = 50
     formfield_overrides: ClassVar[Any] = {DateTimeField: {"widget": MomentWidget}}
-    fields: Any = None
-    readonly_fields: Any = ()
+    fields: ClassVar[Any] = None
+    readonly_fields: ClassVar[Any] = ()
     row_tools: Sequence[str] = ()
     list_tools: Sequence[str] = ()
 

@@ -18,7 +18,7 @@ from django.template.response import TemplateResponse
 from django.utils import timezone
 
 from base.units import format_credits, parse_credits
-from billing.admin.base import RowsInline, CreditsField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
+from billing.admin.base import CreditsField, RowsInline, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Rate, RateCardVersion
 from billing.rating import CLASSES, CardPrices, own_rates
 from billing.selectors.prices import prices_at

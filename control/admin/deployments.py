@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from base.errors import ServiceError
-from billing.admin.base import RowsInline, RowsAdmin, state_mark, table, tool, two_lines
+from billing.admin.base import RowsAdmin, RowsInline, state_mark, table, tool, two_lines
 from control.admin.engine_work import lines_of, tenants_of
 from control.admin.remote import DeploymentForm, NewRemoteForm
 from fleet.remote_models import Added, add_remote_model, try_again

@@ -10,7 +10,7 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from billing.admin.base import RowsInline, CreditsField, RowsAdmin, tool
+from billing.admin.base import CreditsField, RowsAdmin, RowsInline, tool
 from billing.models import PlanVersion
 from control.admin.choices import NameField, plans, tasks
 from gateway.generation.dry_run import Wanted, dry_run

@@ -1,4 +1,4 @@
-"""The operator's tables in Chromium. `visit` fails a test whose page the content security policy stopped in anything."""
+"""The operator's tables in Chromium: `visit` fails where the content security policy stopped anything."""
 
 from __future__ import annotations
 
