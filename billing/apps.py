@@ -10,6 +10,7 @@ class BillingConfig(AppConfig):
     """The Django app of credit."""
 
     name = "billing"
+    verbose_name = "Credit"  # as the admin calls the part of its tables
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -1,14 +1,11 @@
-"""Middleware of the control plane: the request's id, one content security policy per part, the operator's scope."""
+"""Middleware of the control plane: the request's id, the origin of audit events, the operator's scope."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from uuid import UUID
 
-from csp.middleware import CSPMiddleware, PolicyParts
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
-from django.http.response import HttpResponseBase
 from django_scopes import scopes_disabled
 
 from base.ids import uuid7
@@ -41,19 +38,6 @@ def request_id_of(request: HttpRequest) -> UUID:
     if not isinstance(known, UUID):
         known = request.META[_HELD] = uuid7()
     return known
-
-
-class PolicyMiddleware(CSPMiddleware):  # type: ignore[misc] # django-csp isn't followed
-    """Sends the strict content security policy; for the admin, whose pages are Unfold's, the relaxed one."""
-
-    def get_policy_parts(
-        self, request: HttpRequest, response: HttpResponseBase, report_only: bool = False
-    ) -> PolicyParts:
-        """Return django-csp's parts, with the relaxed policy for the admin."""
-        parts = super().get_policy_parts(request, response, report_only)
-        if not report_only and request.path_info.startswith(ADMIN_PREFIX):
-            parts.replace = settings.SLUICE_RELAXED_POLICY
-        return parts
 
 
 class OriginMiddleware:

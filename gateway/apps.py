@@ -14,6 +14,7 @@ class GatewayConfig(AppConfig):
     """The Django app of the gateway."""
 
     name = "gateway"
+    verbose_name = "Tenants"  # as the admin calls the part of its tables
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

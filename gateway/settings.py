@@ -7,12 +7,11 @@ import secrets
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
+from csp.constants import NONCE, NONE, SELF
 from django.core.exceptions import ImproperlyConfigured
 
 from base.database import connections
 from base.environment import Environment, made_once
-from gateway.unfold import UNFOLD  # noqa: F401 - a setting
 from tenancy.audit import LEAST_AUDIT_DAYS
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -63,8 +62,6 @@ ALLOWED_HOSTS = env.parts("SLUICE_ALLOWED_HOSTS", ["127.0.0.1", "localhost", "[:
 CSRF_TRUSTED_ORIGINS = env.parts("SLUICE_TRUSTED_ORIGINS", [f"https://{_base.netloc}"] if _is_secure else [])
 
 INSTALLED_APPS = [
-    "unfold",
-    "unfold.contrib.filters",
     "django.contrib.admin.apps.SimpleAdminConfig",  # control.urls finds its pages: the data plane has none
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -93,7 +90,7 @@ SLUICE_SPECIALISTS = BASE_DIR / "desk/specialists"
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "control.middleware.PolicyMiddleware",
+    "csp.middleware.CSPMiddleware",
     "control.middleware.RequestIdMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -282,12 +279,6 @@ CONTENT_SECURITY_POLICY = {
         "form-action": [SELF],
         "frame-ancestors": [NONE],
     }
-}
-# Unfold's build of Alpine evaluates expressions and its pages style elements in place.
-SLUICE_RELAXED_POLICY = {
-    **CONTENT_SECURITY_POLICY["DIRECTIVES"],
-    "script-src": [SELF, UNSAFE_EVAL, UNSAFE_INLINE],
-    "style-src": [SELF, UNSAFE_INLINE],
 }
 
 # What requests may be for: routing rules and plans choose among these.

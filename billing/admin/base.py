@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 from uuid import UUID
 
 from django import forms
-from django.contrib import messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.contrib.admin.widgets import AutocompleteSelect
-from django.core.exceptions import ValidationError
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME, AdminForm
+from django.contrib.admin.widgets import AdminSplitDateTime, AutocompleteSelect
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.core.paginator import Paginator
 from django.db.models import DateTimeField, ForeignKey, Q, QuerySet
+from django.forms import BaseInlineFormSet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.admin import ModelAdmin
-from unfold.decorators import display
-from unfold.widgets import UnfoldAdminTextInputWidget
 
 from base.ids import request_id_in
 from base.units import format_credits, parse_credits
@@ -32,20 +31,47 @@ from billing.services.errors import CreditError
 if TYPE_CHECKING:
     ServiceForm = forms.ModelForm[Any]
     AnyPaginator = Paginator[Any]
-else:
-    ServiceForm = forms.ModelForm  # can't be subscripted when it runs
-    AnyPaginator = Paginator  # nor can this
+    AnyAdmin = admin.ModelAdmin[Any]
+    AnyInline = admin.TabularInline[Any, Any]
+    AnyFormSet = BaseInlineFormSet[Any, Any, Any]
+else:  # none can be subscripted when it runs
+    ServiceForm, AnyPaginator, AnyAdmin, AnyInline = forms.ModelForm, Paginator, admin.ModelAdmin, admin.TabularInline
+    AnyFormSet = BaseInlineFormSet
+
+Page = TypeVar("Page", bound=Callable[..., HttpResponse])
+
+
+def tool(title: str, *, path: str, permission: str) -> Callable[[Page], Page]:
+    """Make a method of an admin the page of a tool, for operators with the permission. A tool of a row is called with
+    the row.
+    """
+
+    def marked(page: Page) -> Page:
+        page.__dict__.update(title=title, path=path, permission=permission)
+        return page
+
+    return marked
 
 
 def credits_column(field: str, description: str, *, ordering: bool = True) -> Any:
     """Return a list column that shows a µcr field in credits."""
 
-    @display(description=description, ordering=field if ordering else None)
+    @admin.display(description=description, ordering=field if ordering else None)
     def column(_: Any, row: Any) -> str:
         amount = getattr(row, field)
         return "–" if amount is None else format_credits(amount, separator=",")
 
     return column
+
+
+def state_mark(word: str, tone: str) -> SafeString:
+    """Return a state in its colour: `tone` is good, warn, bad or quiet."""
+    return format_html('<span class="state {}">{}</span>', tone, word)
+
+
+def two_lines(first: object, second: object) -> SafeString:
+    """Return a cell of a list with a second line in small print, if there is one."""
+    return format_html("{}<br><small>{}</small>", first, second) if second else format_html("{}", first)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str) -> SafeString:
@@ -55,7 +81,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str)
         return format_html("{}", empty)
 
     def line(tag: str, row: Sequence[object]) -> SafeString:
-        return format_html_join("", f"<{tag} class='p-1{{}}'>{{}}</{tag}>", ((_side(cell), cell) for cell in row))
+        return format_html_join("", f"<{tag}{{}}>{{}}</{tag}>", ((_side(cell), cell) for cell in row))
 
     body = format_html_join("", "<tr>{}</tr>", ((line("td", row),) for row in cells))
     head = line("th", heads)
@@ -64,14 +90,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str)
     )
 
 
-def _side(cell: object) -> str:
-    return " text-right whitespace-nowrap" if re.fullmatch(r"-?[\d,.]+", str(cell)) else " text-left"
+def _side(cell: object) -> SafeString:
+    return SafeString(' class="number"' if re.fullmatch(r"-?[\d,.]+", str(cell)) else "")
 
 
 class CreditsField(forms.CharField):
     """An amount typed in credits, cleaned to µcr."""
-
-    widget = UnfoldAdminTextInputWidget
 
     def __init__(self, *, is_signed: bool = False, **options: Any) -> None:
         """`is_signed` allows amounts below zero."""
@@ -97,7 +121,7 @@ class CreditsField(forms.CharField):
 class ReasonForm(forms.Form):
     """Why something is done."""
 
-    reason = forms.CharField(max_length=200, widget=UnfoldAdminTextInputWidget, help_text="Kept in the history.")
+    reason = forms.CharField(max_length=200, help_text="Kept in the history.")
 
 
 class BoundedPaginator(AnyPaginator):
@@ -120,10 +144,116 @@ class RowSelect(AutocompleteSelect):
         return super().optgroups(name, [one for one in value if one and _could_be(key, one)], attr)
 
 
-class RowsAdmin(ModelAdmin):
-    """The base of every admin here: an id that can't be one of its rows' names no row, and breaks no page."""
+class MomentWidget(AdminSplitDateTime):
+    """Django's boxes of a day and a time, each with a name for those who don't see the words before it."""
 
-    list_per_page = 50  # a row takes two milliseconds to render
+    def get_context(self, name: str, value: Any, attrs: Any) -> dict[str, Any]:
+        context: dict[str, Any] = super().get_context(name, value, attrs)
+        for box, called in zip(context["widget"]["subwidgets"], ("Date", "Time"), strict=True):
+            box["attrs"]["aria-label"] = called
+        return context
+
+
+class NamedFields(AnyFormSet):
+    """Rows in a table below a form: each box says its column's name to those who don't see the table."""
+
+    def add_fields(self, form: Any, index: int | None) -> None:
+        super().add_fields(form, index)
+        for name, field in form.fields.items():
+            field.widget.attrs.setdefault("aria-label", str(field.label or name))
+
+
+class RowsInline(AnyInline):
+    """Rows of another table in a row's form."""
+
+    formset = NamedFields
+    fields: ClassVar[Any] = None
+    readonly_fields: ClassVar[Any] = ()
+
+
+class RowsAdmin(AnyAdmin):
+    """The base of every admin here: an id that can't be one of its rows' names no row, and breaks no page.
+
+    Beside Django's own pages it has tools, links above a row's form (`row_tools`) and above the list (`list_tools`).
+    """
+
+    list_per_page = 50
+    formfield_overrides: ClassVar[Any] = {DateTimeField: {"widget": MomentWidget}}
+    fields: ClassVar[Any] = None
+    readonly_fields: ClassVar[Any] = ()
+    row_tools: Sequence[str] = ()
+    list_tools: Sequence[str] = ()
+
+    def get_urls(self) -> list[URLPattern]:
+        """Add the page of each tool, which has its method's name."""
+
+        def page(name: str, place: str) -> URLPattern:
+            view = self.admin_site.admin_view(partial(self._open, name))
+            named = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+            return path(f"{place}{getattr(self, name).path}/", view, name=named)
+
+        tools = [page(name, "") for name in self.list_tools]
+        tools += [page(name, "<path:object_id>/") for name in self.row_tools]
+        return [*tools, *super().get_urls()]
+
+    def _open(self, name: str, request: HttpRequest, object_id: str | None = None) -> HttpResponse:
+        """Open a tool's page, of a row that there is, for those who may."""
+        row = () if object_id is None else (self.existing(request, object_id),)
+        if not self._may(name, request, *row):
+            raise PermissionDenied
+        answer: HttpResponse = getattr(self, name)(request, *row)
+        return answer
+
+    def _may(self, name: str, request: HttpRequest, *row: Any) -> bool:
+        return bool(getattr(self, f"has_{getattr(self, name).permission}_permission")(request, *row))
+
+    def _links(self, request: HttpRequest, names: Sequence[str], *row: Any) -> list[tuple[str, str]]:
+        """Return title and address of the tools that this operator may use."""
+        named, arguments = f"admin:{self.opts.app_label}_{self.opts.model_name}", [one.pk for one in row]
+        return [
+            (getattr(self, name).title, reverse(f"{named}_{name}", args=arguments))
+            for name in names
+            if self._may(name, request, *row)
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list with its tools."""
+        tools = self._links(request, self.list_tools)
+        answer: HttpResponse = super().changelist_view(request, {"tools": tools, **(extra_context or {})})
+        return answer
+
+    def render_change_form(
+        self, request: HttpRequest, context: dict[str, Any], *args: Any, **options: Any
+    ) -> HttpResponse:
+        """Show a row's form with its tools."""
+        if options.get("obj") is not None:
+            context["tools"] = self._links(request, self.row_tools, options["obj"])
+        answer: HttpResponse = super().render_change_form(request, context, *args, **options)
+        return answer
+
+    @property
+    def media(self) -> forms.Media:
+        """With what is needed by filters that are filled in."""
+        filters = (one[1] for one in self.list_filter if isinstance(one, tuple))
+        return sum((one.media for one in filters if hasattr(one, "media")), super().media)
+
+    def asking(
+        self,
+        request: HttpRequest,
+        form: forms.Form | None = None,
+        *,
+        title: str,
+        button: str,
+        back: str,
+        template: str = "admin/ask.html",
+        **shown: Any,
+    ) -> TemplateResponse:
+        """Return a page that says what follows (`told`), and asks: by a form where there is something to fill in."""
+        page = {"title": title, "opts": self.opts, "button": button, "back": back, "form": form, **shown}
+        if form is not None:
+            page["adminform"] = AdminForm(cast("Any", form), [(None, {"fields": list(form.fields)})], {})
+        context = {**self.admin_site.each_context(request), **page}
+        return TemplateResponse(request, template, context, status=400 if form is not None and form.errors else 200)
 
     def existing(self, request: HttpRequest, object_id: str) -> Any:
         """Return the row that an address names; raise Http404 where there is none."""
@@ -185,9 +315,7 @@ class RowsAdmin(ModelAdmin):
                 self.log_change(request, row, done)
                 messages.success(request, done)
                 return HttpResponseRedirect(back)
-        page = {"title": title, "opts": self.opts, "told": told, "button": button, "back": back, "form": given}
-        context = {**self.admin_site.each_context(request), **page}
-        return TemplateResponse(request, "admin/billing/confirm.html", context, status=400 if given.errors else 200)
+        return self.asking(request, given, title=title, told=told, button=button, back=back)
 
 
 def _could_be(key: Any, value: Any) -> bool:

@@ -9,10 +9,9 @@ from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
-from unfold.decorators import action, display
 
 from base.units import format_credits
-from billing.admin.base import RowsAdmin
+from billing.admin.base import RowsAdmin, tool
 from billing.models import RateCard
 from billing.rating import CardPrices
 from billing.selectors.prices import prices_at
@@ -24,7 +23,7 @@ class RateCardAdmin(RowsAdmin):
 
     search_fields = ["name"]
     ordering = ["name"]
-    actions_detail = ["publish_new_version"]
+    row_tools = ["publish_new_version"]
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return the columns; those of prices share one query per request."""
@@ -36,24 +35,23 @@ class RateCardAdmin(RowsAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def has_publish_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_publish_permission(self, request: HttpRequest, card: Any = None) -> bool:
         """Whether this operator may publish prices."""
         return request.user.has_perm("billing.add_ratecardversion")
 
-    @action(description="Publish new prices", url_path="publish", permissions=["publish"])
-    def publish_new_version(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Publish new prices", path="publish", permission="publish")
+    def publish_new_version(self, request: HttpRequest, card: RateCard) -> HttpResponse:
         """Open the form of new prices, filled with the last ones."""
-        return HttpResponseRedirect(f"{reverse('admin:billing_ratecardversion_add')}?card={object_id}")
+        return HttpResponseRedirect(f"{reverse('admin:billing_ratecardversion_add')}?card={card.pk}")
 
 
 def _price_columns(prices: Mapping[str, CardPrices]) -> list[Callable[[RateCard], str]]:
     def column(title: str, usage_class: str) -> Callable[[RateCard], str]:
-        @display(description=f"{title}, credits per million")
+        @admin.display(description=f"{title}, credits per million")
         def shown(card: RateCard) -> str:
             found = prices.get(card.name)
             return "no price in force" if found is None else format_credits(found.tiers[0].rates[usage_class])
 
-        made: Callable[[RateCard], str] = shown  # Unfold's decorator has no types
-        return made
+        return shown
 
     return [column(title, name) for title, name in (("Input", "input"), ("Cached", "cache_read"), ("Output", "output"))]

@@ -1,4 +1,4 @@
-"""Numbers and charts of usage for the admin's first page, from the sums of days."""
+"""Numbers and sums of usage for the admin's first page, from the sums of days."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from billing.models import Hold, Wallet
 from billing.selectors.usage import UsageSum, usage_of_all
 
 MOST_MODELS = 6
-COLOURS = ("#0b5cad", "#1c8a6b", "#b3590b", "#7a4bb8", "#b5316a", "#0e7490", "#6b7280")  # the console's series
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Headline:
 
 
 def overview(days: int) -> tuple[Headline, dict[str, Any]]:
-    """Return the numbers above the chart of the last days, and the chart."""
+    """Return the numbers of the last days, and their credits by day and model."""
     today = timezone.now().date()
     labels = [today - timedelta(days=back) for back in range(days - 1, -1, -1)]
     rows = usage_of_all(labels[0], today)
@@ -46,10 +45,7 @@ def overview(days: int) -> tuple[Headline, dict[str, Any]]:
 
 
 def _chart(labels: Sequence[date], rows: Sequence[UsageSum]) -> dict[str, Any]:
-    """Return a stacked bar chart's data (labels and datasets, as Chart.js takes them): credits by UTC day and model.
-
-    The models that cost most have a bar of their own, the others share "Other".
-    """
+    """Return the days, and of each model its credits on them; the models that cost least share "Other"."""
     cells: dict[str, Counter[date]] = {}
     for row in rows:
         cells.setdefault(row.model or "", Counter())[row.day] += row.charge
@@ -59,13 +55,5 @@ def _chart(labels: Sequence[date], rows: Sequence[UsageSum]) -> dict[str, Any]:
         shown["Other"] = sum((cells[model] for model in ranked[MOST_MODELS:]), Counter[date]())
     return {
         "labels": [day.isoformat() for day in labels],
-        "datasets": [
-            {
-                "label": model,
-                "backgroundColor": COLOURS[position % len(COLOURS)],
-                "stack": "usage",
-                "data": [sums[day] / MICRO for day in labels],
-            }
-            for position, (model, sums) in enumerate(shown.items())
-        ],
+        "datasets": [{"label": model, "data": [sums[day] / MICRO for day in labels]} for model, sums in shown.items()],
     }

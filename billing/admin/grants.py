@@ -13,8 +13,6 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils import timezone
-from unfold.decorators import action
-from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from base.units import format_credits
 from billing.admin.base import (
@@ -25,6 +23,7 @@ from billing.admin.base import (
     ServiceForm,
     credits_column,
     take_over,
+    tool,
     wallets_of_tenants_named,
 )
 from billing.models import CreditGrant
@@ -40,7 +39,7 @@ class GrantForm(ServiceForm):
     """The form of a new grant."""
 
     amount = CreditsField(help_text="Credits.")
-    reason = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Kept in the ledger.")
+    reason = forms.CharField(max_length=200, help_text="Kept in the ledger.")
     key = forms.CharField(max_length=100, widget=forms.HiddenInput, initial=mint_key)
 
     class Meta:
@@ -85,10 +84,9 @@ class RefundForm(ReasonForm):
     money = forms.IntegerField(
         required=False,
         min_value=0,
-        widget=UnfoldAdminIntegerFieldWidget,
         help_text="In minor units; empty: the share that the credit taken out has of what was paid, rounded down.",
     )
-    reference = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Of the payment.")
+    reference = forms.CharField(max_length=200, help_text="Of the payment.")
     field_order = ("money", "reference", "reason")
 
 
@@ -104,7 +102,7 @@ class CreditGrantAdmin(SearchById, ServiceAdmin):
     autocomplete_fields = ["wallet"]
     ordering = ["-created_at"]
     actions = ["void_grants"]
-    actions_detail = ["refund"]
+    row_tools = ["refund"]
     fields = [
         "wallet", "kind", "display_amount", "display_remaining", "priority", "effective_at", "expires_at", "expired_at",
         "voided_at", "source", "paid_amount", "currency", "refunded_amount", "refund_reference", "created_at",
@@ -141,14 +139,13 @@ class CreditGrantAdmin(SearchById, ServiceAdmin):
         )
         take_over(obj, made)
 
-    def has_refund_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_refund_permission(self, request: HttpRequest, grant: Any = None) -> bool:
         """Whether this operator may pay money back."""
         return request.user.has_perm("billing.add_creditgrant")
 
-    @action(description="Refund…", url_path="refund", permissions=["refund"])
-    def refund(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Refund…", path="refund", permission="refund")
+    def refund(self, request: HttpRequest, grant: CreditGrant) -> HttpResponse:
         """Say what follows and ask for the payment's reference; then take out the rest of the grant."""
-        grant = self.existing(request, object_id)
         page = reverse("admin:billing_creditgrant_change", args=[grant.pk])
         if grant.paid_amount is None:
             messages.error(request, "Nothing was paid for this grant: void it instead.")

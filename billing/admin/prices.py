@@ -16,11 +16,9 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
-from unfold.admin import TabularInline
-from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from base.units import format_credits, parse_credits
-from billing.admin.base import CreditsField, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
+from billing.admin.base import CreditsField, RowsInline, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
 from billing.models import Rate, RateCardVersion
 from billing.rating import CLASSES, CardPrices, own_rates
 from billing.selectors.prices import prices_at
@@ -28,7 +26,7 @@ from billing.services import cards
 from billing.services.errors import CardError
 
 
-class RateInline(TabularInline):
+class RateInline(RowsInline):
     """The rates of a version."""
 
     model = Rate
@@ -67,7 +65,7 @@ class PublishPricesForm(ServiceForm):
     reasoning = CreditsField(required=False, help_text=f"{_HELP} Empty: as output.")
     tiers = forms.CharField(
         required=False,
-        widget=UnfoldAdminTextareaWidget,
+        widget=forms.Textarea,
         help_text="Other rates from a context length on, one line each, as: 32000: input 20, output 80",
     )
     request_fee = CreditsField(initial=0, help_text="Credits per request that ran.")
@@ -77,7 +75,6 @@ class PublishPricesForm(ServiceForm):
         decimal_places=2,
         initial=cards.DEFAULT_BATCH_BP / 100,
         required=False,
-        widget=UnfoldAdminTextInputWidget,
         help_text="What requests of batches cost of these rates, in per cent. Empty: half.",
     )
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from django.contrib import admin
 from django.utils.html import format_html_join
-from unfold.decorators import display
 
 from billing.admin.base import ReadOnlyAdmin
 from billing.models import Reconciliation
@@ -20,7 +19,7 @@ class ReconciliationAdmin(ReadOnlyAdmin):
     fields = ["started_at", "finished_at", "found", "display_findings"]
     readonly_fields = fields
 
-    @display(description="Findings")
+    @admin.display(description="Findings")
     def display_findings(self, run: Any) -> str:
         """A line for each contradiction; of many the first."""
         rows = ((one["check"], one["subject"], one["detail"]) for one in run.findings)

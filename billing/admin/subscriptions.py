@@ -8,10 +8,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from unfold.decorators import action, display
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
-from billing.admin.base import ReasonForm, ServiceAdmin, ServiceForm, take_over
+from billing.admin.base import ReasonForm, ServiceAdmin, ServiceForm, take_over, tool
 from billing.models import Plan, Subscription
 from billing.services import plans
 
@@ -19,7 +17,7 @@ from billing.services import plans
 class SubscribeForm(ServiceForm):
     """The form of a new subscription."""
 
-    plan = forms.ModelChoiceField(Plan.objects.filter(is_offered=True), widget=UnfoldAdminSelectWidget)
+    plan = forms.ModelChoiceField(Plan.objects.filter(is_offered=True))
 
     class Meta:
         model = Subscription
@@ -29,10 +27,9 @@ class SubscribeForm(ServiceForm):
 class ChangePlanForm(ServiceForm):
     """The form of a change of plan."""
 
-    plan = forms.ModelChoiceField(Plan.objects.all(), widget=UnfoldAdminSelectWidget)
+    plan = forms.ModelChoiceField(Plan.objects.all())
     at_once = forms.BooleanField(
         required=False,
-        widget=UnfoldBooleanSwitchWidget,
         help_text="Also when the new plan gives less credit; otherwise that waits for the end of the month.",
     )
 
@@ -44,9 +41,7 @@ class ChangePlanForm(ServiceForm):
 class EndForm(ReasonForm):
     """When a subscription ends, and why."""
 
-    when = forms.ChoiceField(
-        choices=[("month", "With its current month"), ("now", "At once")], widget=UnfoldAdminSelectWidget
-    )
+    when = forms.ChoiceField(choices=[("month", "With its current month"), ("now", "At once")])
     field_order = ("when", "reason")
 
 
@@ -62,7 +57,7 @@ class SubscriptionAdmin(ServiceAdmin):
     search_fields = ["tenant__name", "tenant__slug"]
     raw_id_fields = ["tenant"]
     ordering = ["-created_at"]
-    actions_detail = ["end"]
+    row_tools = ["end"]
     readonly_fields = ["tenant", "version", "display_next", "state", "anchor", "time_zone", "granted_until", "ended_at"]
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -78,20 +73,19 @@ class SubscriptionAdmin(ServiceAdmin):
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         return {"time_zone": "UTC", **super().get_changeform_initial_data(request)}
 
-    @display(description="Next month's plan")
+    @admin.display(description="Next month's plan")
     def display_next(self, subscription: Subscription) -> str:
         if subscription.is_ending:
             return "none: it ends"
         return str(subscription.next_version) if subscription.next_version_id else "–"
 
-    def has_end_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_end_permission(self, request: HttpRequest, one: Any = None) -> bool:
         """Whether this operator may end subscriptions."""
         return request.user.has_perm("billing.change_subscription")
 
-    @action(description="End…", url_path="end", permissions=["end"])
-    def end(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("End…", path="end", permission="end")
+    def end(self, request: HttpRequest, one: Subscription) -> HttpResponse:
         """Say what follows and ask when; then end the subscription."""
-        one = self.existing(request, object_id)
         if one.state != Subscription.State.ACTIVE:
             messages.info(request, f"{one} has ended already.")
             return HttpResponseRedirect(reverse("admin:billing_subscription_change", args=[one.pk]))

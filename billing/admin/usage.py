@@ -12,7 +12,6 @@ from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.decorators import display
 
 from base.ids import day_of
 from base.units import format_credits
@@ -66,13 +65,13 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
         request = Q(day=day_of(identifier), request=identifier)
         return rows.filter(request | Q(tenant=identifier) | Q(api_key=identifier))
 
-    @display(description="Tokens")
+    @admin.display(description="Tokens")
     def display_tokens(self, record: UsageRecord) -> str:
         """Input, what of it was cached, and output, its reasoning included."""
         cached = f" + {record.cache_read_tokens:,} cached" if record.cache_read_tokens else ""
         return f"{record.input_tokens:,}{cached} in, {record.completion_tokens:,} out"
 
-    @display(description="Notes")
+    @admin.display(description="Notes")
     def display_marks(self, record: UsageRecord) -> str:
         """Its unusual marks: estimate, waived, corrected."""
         marks = {
@@ -82,7 +81,7 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
         }
         return ", ".join(mark for mark, is_so in marks.items() if is_so) or "–"
 
-    @display(description="What it cost")
+    @admin.display(description="What it cost")
     def display_bill(self, record: UsageRecord) -> SafeString:
         rows = (
             (
@@ -95,7 +94,7 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
         )
         return table(("Class", "Tokens", "Credits per million", "Credits"), rows, empty="Nothing was charged.")
 
-    @display(description="Why this model")
+    @admin.display(description="Why this model")
     def display_route(self, record: UsageRecord) -> SafeString:
         route = record.route
         passed = (
@@ -114,7 +113,7 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
         found = table(("Step", "Outcome", "What it saw", "Similarity to each rule"), steps, empty="")
         return format_html("{}{}{}", route.get("reason", ""), found, table(headings, passed, empty=""))
 
-    @display(description="Tenant")
+    @admin.display(description="Tenant")
     def display_tenant(self, record: Any) -> str:
         return record.tenant_name or str(record.tenant)
 

@@ -11,7 +11,6 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.safestring import SafeString
-from unfold.decorators import action, display
 
 from base.units import format_credits
 from billing.admin.base import (
@@ -25,6 +24,7 @@ from billing.admin.base import (
     credits_column,
     table,
     take_over,
+    tool,
     wallets_of_tenants_named,
 )
 from billing.admin.grants import mint_key
@@ -48,7 +48,7 @@ class WalletAdmin(ReadOnlyAdmin):
         "created_at", "display_ledger",
     ]  # fmt: skip
     readonly_fields = fields
-    actions_detail = ["grant_credit", "adjust_credit", "freeze"]
+    row_tools = ["grant_credit", "adjust_credit", "freeze"]
     display_posted = credits_column("posted", "Posted")
     display_held = credits_column("held", "Held")
     display_overdraft = credits_column("overdraft_limit", "Overdraft limit")
@@ -58,7 +58,7 @@ class WalletAdmin(ReadOnlyAdmin):
         rows: QuerySet[Wallet] = super().get_queryset(request)
         return rows.select_related("tenant")
 
-    @display(description=f"Ledger, the newest {LEDGER_LINES} lines")
+    @admin.display(description=f"Ledger, the newest {LEDGER_LINES} lines")
     def display_ledger(self, wallet: Wallet) -> SafeString:
         lines = ledger_of(wallet.pk, limit=LEDGER_LINES).lines
         rows = (
@@ -73,32 +73,31 @@ class WalletAdmin(ReadOnlyAdmin):
         )
         return table(("Booked", "What", "Credits", "Balance", "Reason or request"), rows, empty="Nothing yet.")
 
-    def has_grant_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_grant_permission(self, request: HttpRequest, wallet: Any = None) -> bool:
         """Whether this operator may give credit."""
         return request.user.has_perm("billing.add_creditgrant")
 
-    @action(description="Grant credit", url_path="grant", permissions=["grant"])
-    def grant_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Grant credit", path="grant", permission="grant")
+    def grant_credit(self, request: HttpRequest, wallet: Wallet) -> HttpResponse:
         """Open the form of a new grant to this wallet."""
-        return HttpResponseRedirect(f"{reverse('admin:billing_creditgrant_add')}?wallet={object_id}")
+        return HttpResponseRedirect(f"{reverse('admin:billing_creditgrant_add')}?wallet={wallet.pk}")
 
-    def has_adjust_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_adjust_permission(self, request: HttpRequest, wallet: Any = None) -> bool:
         """Whether this operator may correct a wallet."""
         return request.user.has_perm("billing.add_ledgertransfer")
 
-    @action(description="Adjust", url_path="adjust", permissions=["adjust"])
-    def adjust_credit(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Adjust", path="adjust", permission="adjust")
+    def adjust_credit(self, request: HttpRequest, wallet: Wallet) -> HttpResponse:
         """Open the form of an adjustment of this wallet."""
-        return HttpResponseRedirect(f"{reverse('admin:billing_ledgertransfer_add')}?wallet={object_id}")
+        return HttpResponseRedirect(f"{reverse('admin:billing_ledgertransfer_add')}?wallet={wallet.pk}")
 
-    def has_freeze_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_freeze_permission(self, request: HttpRequest, wallet: Any = None) -> bool:
         """Whether this operator may freeze wallets."""
         return request.user.has_perm("billing.change_wallet")
 
-    @action(description="Freeze or unfreeze…", url_path="freeze", permissions=["freeze"])
-    def freeze(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Freeze or unfreeze…", path="freeze", permission="freeze")
+    def freeze(self, request: HttpRequest, wallet: Wallet) -> HttpResponse:
         """Say what follows and ask for a reason; then freeze the wallet, or open a frozen one."""
-        wallet = self.existing(request, object_id)
         is_frozen = wallet.state == Wallet.State.FROZEN
         verb, state = ("Unfreeze", Wallet.State.OPEN) if is_frozen else ("Freeze", Wallet.State.FROZEN)
 
@@ -120,7 +119,7 @@ class AdjustForm(ServiceForm):
         Wallet.objects.select_related("tenant"), widget=RowSelect(CreditGrant.wallet.field, admin.site)
     )
     correction = CreditsField(is_signed=True, help_text="Credits; below zero takes away what isn't held.")
-    reason = forms.CharField(max_length=200, widget=CreditsField.widget, help_text="Kept in the ledger.")
+    reason = forms.CharField(max_length=200, help_text="Kept in the ledger.")
     key = forms.CharField(max_length=100, widget=forms.HiddenInput, initial=mint_key)
 
     class Meta:
@@ -152,11 +151,11 @@ class LedgerTransferAdmin(SearchById, ServiceAdmin):
         accounts = list(LedgerAccount.objects.filter(wallet__in=named).values_list("pk", flat=True))
         return rows.filter(Q(key=text) | Q(debit__in=accounts) | Q(credit__in=accounts))
 
-    @display(description="From")
+    @admin.display(description="From")
     def display_debit(self, transfer: LedgerTransfer) -> str:
         return str(transfer.debit)
 
-    @display(description="To")
+    @admin.display(description="To")
     def display_credit(self, transfer: LedgerTransfer) -> str:
         return str(transfer.credit)
 

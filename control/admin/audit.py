@@ -9,11 +9,9 @@ from django.contrib import admin
 from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
-from unfold.decorators import display
 
 from billing.admin.base import ReadOnlyAdmin
-from control.admin.base import DaysFilter
+from control.admin.base import DaysFilter, RowFilter
 from tenancy.audit.trail import change_of
 from tenancy.models import AuditEvent
 
@@ -40,13 +38,7 @@ class AuditEventAdmin(ReadOnlyAdmin):
 
     list_display = ["display_at", "tenant", "actor", "action", "target", "display_change", "address"]
     list_display_links = ["display_at"]
-    list_filter = [
-        ("tenant", AutocompleteSelectFilter),
-        ActionFilter,
-        ("user", AutocompleteSelectFilter),
-        ("at", DaysFilter),
-    ]
-    list_filter_submit = True
+    list_filter = [("tenant", RowFilter), ActionFilter, ("user", RowFilter), ("at", DaysFilter)]
     list_select_related = ["tenant"]
     search_fields = ["=target_id", "=address", "=request", "actor__istartswith"]
     search_help_text = "A whole id of a target or a request, a whole address, or how an actor's name begins."
@@ -57,22 +49,22 @@ class AuditEventAdmin(ReadOnlyAdmin):
     ]  # fmt: skip
     readonly_fields = fields
 
-    @display(description="When (UTC)", ordering="id")
+    @admin.display(description="When (UTC)", ordering="id")
     def display_at(self, event: AuditEvent) -> str:
         """To the second."""
         return f"{event.at:%Y-%m-%d %H:%M:%S}"
 
-    @display(description="Change")
+    @admin.display(description="Change")
     def display_change(self, event: AuditEvent) -> str:
         """The change, in one line."""
         return change_of(event)
 
-    @display(description="Before")
+    @admin.display(description="Before")
     def display_before(self, event: AuditEvent) -> SafeString:
         """The fields before."""
         return _pretty(event.before)
 
-    @display(description="After")
+    @admin.display(description="After")
     def display_after(self, event: AuditEvent) -> SafeString:
         """The fields after."""
         return _pretty(event.after)
@@ -81,4 +73,4 @@ class AuditEventAdmin(ReadOnlyAdmin):
 def _pretty(values: dict[str, Any]) -> SafeString:
     if not values:
         return SafeString("–")
-    return format_html('<pre class="whitespace-pre-wrap">{}</pre>', json.dumps(values, indent=2, ensure_ascii=False))
+    return format_html("<pre>{}</pre>", json.dumps(values, indent=2, ensure_ascii=False))

@@ -10,12 +10,10 @@ from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
-from unfold.decorators import action, display
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+from django.urls import reverse
 
 from base.errors import ServiceError
-from billing.admin.base import RowsAdmin
+from billing.admin.base import RowsAdmin, tool
 from control.admin.choices import NameField, NamesField, models, rate_cards, tasks
 from control.admin.model_states import columns_of, served_by, state_field
 from fleet.adapters import add_adapter_folder, bases
@@ -37,18 +35,16 @@ class NewAdapterForm(forms.Form):
     folder = forms.CharField(
         max_length=500,
         help_text="On this machine: adapter_config.json and adapter_model.safetensors, as PEFT writes them.",
-        widget=UnfoldAdminTextInputWidget,
     )
     base = NameField(bases, help_text="The model that it changes.")
-    name = forms.CharField(max_length=60, help_text="Public name.", widget=UnfoldAdminTextInputWidget)
+    name = forms.CharField(max_length=60, help_text="Public name.")
     rate_card = NameField(rate_cards, any_label="that of its base")
-    description = forms.CharField(max_length=300, required=False, widget=UnfoldAdminTextInputWidget)
+    description = forms.CharField(max_length=300, required=False)
     tenant = forms.ModelChoiceField(
         Tenant.objects.filter(is_active=True),
         required=False,
         empty_label="everybody whose plan includes it",
         help_text="Who sees it. A tenant's own has its slug before the name, as acme/law, and counts among its plan's.",
-        widget=UnfoldAdminSelectWidget,
     )
 
     def asked(self) -> dict[str, Any]:
@@ -134,10 +130,10 @@ class PublicModelAdmin(RowsAdmin):
     search_fields = ["name", "description"]
     form = PublicModelForm
     show_full_result_count = False
-    actions_list = ["add_adapter"]
-    actions_detail = ["withdraw"]
+    list_tools = ["add_adapter"]
+    row_tools = ["withdraw"]
 
-    @action(description="Add adapter", url_path="add-adapter", permissions=["add"])
+    @tool("Add adapter", path="add-adapter", permission="add")
     def add_adapter(self, request: HttpRequest) -> HttpResponse:
         """Ask for a LoRA adapter's folder and its base, check both, and make them a model."""
         form = NewAdapterForm(request.POST or None)
@@ -150,28 +146,39 @@ class PublicModelAdmin(RowsAdmin):
                 self.log_addition(request, made.model, f"Added as an adapter of {made.base.name}.")
                 messages.success(request, f"{made.model.name} is in the catalogue; workers read it now.")
                 return redirect("admin:routing_publicmodel_changelist")
-        context = {**self.admin_site.each_context(request), "title": "Add adapter", "opts": self.opts, "form": form}
-        template = "admin/gateway/adapter/add.html"
-        return TemplateResponse(request, template, context, status=400 if form.errors else 200)
+        told = (
+            "A model of another one and a LoRA adapter. Config and tensors are checked before anything is stored. "
+            "Workers that serve the base read it at once; where its shapes don't fit, their log says so, and requests "
+            "are refused with the reason."
+        )
+        back = reverse("admin:routing_publicmodel_changelist")
+        return self.asking(request, form, title="Add adapter", told=told, button="Check and add", back=back)
 
-    @action(description="Withdraw…", url_path="withdraw", permissions=["withdraw"])
-    def withdraw(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Withdraw…", path="withdraw", permission="withdraw")
+    def withdraw(self, request: HttpRequest, model: PublicModel) -> HttpResponse:
         """Say who loses the model, and once that is confirmed withdraw it and mend what stood on it."""
-        model = self.existing(request, object_id)
         if request.method == "POST":
             if done := withdraw(model.name, mends=True):
                 self.log_change(request, model, "Withdrawn.")
                 messages.success(request, " ".join(done))
             return redirect("admin:routing_publicmodel_changelist")
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"Withdraw {model.name}",
-            "opts": self.opts,
-            "model": model,
-            "is_adapter": hasattr(model, "adapter"),
-            "losses": losses_of(model.name).lines(),
-        }
-        return TemplateResponse(request, "admin/gateway/model_withdraw.html", context)
+        who, told = model.tenant or "Tenants", f"can’t ask for {model.name} any more"
+        if hasattr(model, "adapter"):
+            told += (
+                f", an adapter of {model.adapter.base.name}, and requests that run with it end. Its tensors are "
+                "removed: to have it again, it is added again from its folder."
+            )
+        else:
+            told += "; requests that run with it go on to their end. It can be added again."
+        kept = "Usage, ledger and audit trail are kept."
+        return self.asking(
+            request,
+            title=f"Withdraw {model.name}",
+            told="\n\n".join([f"{who} {told}", *losses_of(model.name).lines(), kept]),
+            button="Withdraw",
+            is_grave=True,
+            back=reverse("admin:routing_publicmodel_change", args=[model.pk]),
+        )
 
     def save_model(self, request: HttpRequest, obj: PublicModel, form: ModelForm, change: bool) -> None:
         """Write it; of a former name that plans and keys still give, say who does: their requests are refused now."""
@@ -181,10 +188,9 @@ class PublicModelAdmin(RowsAdmin):
             text = f"What still names {former} may not use {obj.name}: {users}. Publish plans anew and change keys."
             messages.warning(request, text)
 
-    def has_withdraw_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Whether this operator may withdraw that model: one that is there."""
-        model = None if object_id is None else self.get_object(request, str(object_id))
-        return model is not None and model.is_active and self.has_change_permission(request)
+    def has_withdraw_permission(self, request: HttpRequest, model: PublicModel) -> bool:
+        """Whether this operator may withdraw that model: one in use."""
+        return model.is_active and bool(self.has_change_permission(request, model))
 
     def get_list_display(self, request: HttpRequest) -> list[Any]:
         """Return the columns; those of live state read one snapshot, taken for this request."""
@@ -211,18 +217,18 @@ class PublicModelAdmin(RowsAdmin):
         )
         return rows.annotate(active_count=Count("deployments", filter=Q(deployments__is_active=True)))
 
-    @display(description="Price list", ordering="rate_card")
+    @admin.display(description="Price list", ordering="rate_card")
     def price_list(self, model: PublicModel) -> str:
         """The name of its rate card; an adapter without one has its base's."""
         adapter = getattr(model, "adapter", None)
         return model.rate_card or (f"{adapter.base.rate_card}, its base's" if adapter is not None else "–")
 
-    @display(description="Kinds")
+    @admin.display(description="Kinds")
     def display_kinds(self, model: PublicModel) -> str:
         """The kinds of requests that the model serves."""
         return ", ".join(model.kinds)
 
-    @display(description="Context", ordering="context_length")
+    @admin.display(description="Context", ordering="context_length")
     def display_context(self, model: PublicModel) -> str:
         """How many tokens."""
         return f"{model.context_length:,}"

@@ -7,7 +7,6 @@ from typing import Any
 
 from django import forms
 from django.conf import settings
-from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget, UnfoldAdminSelectWidget
 
 from billing.models import Plan, RateCard
 from billing.services.plans import latest_versions
@@ -16,8 +15,6 @@ from routing.models import PublicModel
 
 class NameField(forms.ChoiceField):
     """One of the names that exist when the form is shown; `any_label` offers the empty one, meaning any."""
-
-    widget = UnfoldAdminSelectWidget
 
     def __init__(self, names: Callable[[], Iterable[str]], *, any_label: str = "", **options: Any) -> None:
         empty = [("", any_label or "---------")]
@@ -28,7 +25,7 @@ class NameField(forms.ChoiceField):
 class NamesField(forms.MultipleChoiceField):
     """Any of the names that exist when the form is shown."""
 
-    widget = UnfoldAdminCheckboxSelectMultipleWidget
+    widget = forms.CheckboxSelectMultiple
 
     def __init__(self, names: Callable[[], Iterable[str]], **options: Any) -> None:
         super().__init__(choices=lambda: [(name, name) for name in names()], **options)

@@ -9,12 +9,11 @@ from django.contrib import admin, messages
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
-from unfold.admin import TabularInline
-from unfold.decorators import action, display
+from django.urls import reverse
+from django.utils.safestring import SafeString
 
 from base.errors import ServiceError
-from billing.admin.base import RowsAdmin
+from billing.admin.base import RowsAdmin, RowsInline, state_mark, table, tool, two_lines
 from control.admin.engine_work import lines_of, tenants_of
 from control.admin.remote import DeploymentForm, NewRemoteForm
 from fleet.remote_models import Added, add_remote_model, try_again
@@ -43,19 +42,19 @@ class NodeAdmin(RowsAdmin):
         """Only a node that serves nothing may be deleted."""
         return bool(super().has_delete_permission(request, obj)) and (obj is None or not obj.replicas.exists())
 
-    @display(description="Address", ordering="address")
+    @admin.display(description="Address", ordering="address")
     def display_address(self, node: Node) -> str:
         """Where gateways reach it."""
         return node.address or "this machine"
 
-    @display(description="Deployments", ordering="replica_count")
+    @admin.display(description="Deployments", ordering="replica_count")
     def display_replicas(self, node: Node) -> int:
         """How many deployments have a replica on it."""
         count: int = node.replica_count  # type: ignore[attr-defined] # annotated above
         return count
 
 
-class ReplicaInline(TabularInline):
+class ReplicaInline(RowsInline):
     """The nodes on which a worker's deployment is loaded."""
 
     model = Replica
@@ -77,13 +76,11 @@ class DeploymentAdmin(RowsAdmin):
         "is_active",
     ]
     inlines = [ReplicaInline]
-    change_form_after_template = "admin/gateway/deployment/engines.html"
     show_full_result_count = False
-    actions_list = ["add_remote"]
-    actions_detail = ["test_prompt"]
-    change_form_before_template = "admin/gateway/deployment/work.html"
+    list_tools = ["add_remote"]
+    row_tools = ["test_prompt"]
 
-    @action(description="Add remote engine", url_path="add-remote", permissions=["add"])
+    @tool("Add remote engine", path="add-remote", permission="add")
     def add_remote(self, request: HttpRequest) -> HttpResponse:
         """Ask for a foreign server's address, send it a test prompt, and add its model when that was answered."""
         form = NewRemoteForm(request.POST or None)
@@ -96,23 +93,20 @@ class DeploymentAdmin(RowsAdmin):
                 self.log_addition(request, added.deployment, "Added after a test prompt.")
                 _tell(request, added)
                 return redirect("admin:routing_deployment_change", added.deployment.pk)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": "Add remote engine",
-            "opts": self.opts,
-            "form": form,
-        }
-        template = "admin/gateway/deployment/add_remote.html"
-        return TemplateResponse(request, template, context, status=400 if form.errors else 200)
+        told = "A test prompt is sent first; nothing is stored unless it is answered."
+        back = reverse("admin:routing_deployment_changelist")
+        return self.asking(request, form, title="Add remote engine", told=told, button="Test and add", back=back)
 
-    @action(description="Test prompt", url_path="test-prompt", permissions=["change"])
-    def test_prompt(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Test prompt", path="test-prompt", permission="change")
+    def test_prompt(self, request: HttpRequest, deployment: Deployment) -> HttpResponse:
         """Ask, and once that is confirmed send a remote engine a test prompt; nobody is charged."""
-        deployment = self.existing(request, object_id)
+        back = reverse("admin:routing_deployment_change", args=[deployment.pk])
         if request.method != "POST":
-            context = {**self.admin_site.each_context(request), "title": "Send a test prompt", "opts": self.opts}
-            template = "admin/gateway/deployment/test_prompt.html"
-            return TemplateResponse(request, template, {**context, "deployment": deployment})
+            told = (
+                f"The server of {deployment.name} is asked to answer a short prompt of each of its kinds. What that "
+                "used and would cost is shown; nobody is charged here, but the server may count it."
+            )
+            return self.asking(request, title="Send a test prompt", told=told, button="Send it", back=back)
         if deployment.backend != Deployment.Backend.OPENAI:
             messages.info(request, "Models of our own workers are tried as they are loaded, and in the chat.")
         else:
@@ -120,19 +114,19 @@ class DeploymentAdmin(RowsAdmin):
                 _tell(request, try_again(deployment))
             except ServiceError as error:
                 messages.error(request, ": ".join(filter(None, (error.field, error.message))))
-        return redirect("admin:routing_deployment_change", object_id)
+        return redirect(back)
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the form, above it what the engine did since it was loaded, below it what each says of itself."""
+        """Show the form, and above it how each engine is and what they did since they were loaded."""
         states = live_of(request).deployment_states() or {}
         state = next((state for deployment, state in states.items() if str(deployment) == object_id), None)
         context = {**(extra_context or {}), "engines": state.replicas if state is not None else ()}
         if state is not None and state.work is not None:
             context["engine_lines"] = lines_of(state)
             if tenants := tenants_of(state.work):
-                context["engine_tenants"] = {"headers": ["Tenant", "Device time", "Of all"], "rows": tenants}
+                context["engine_tenants"] = table(["Tenant", "Device time", "Of all"], tenants, empty="")
         answer: HttpResponse = super().change_view(request, object_id, form_url, context)
         return answer
 
@@ -150,11 +144,11 @@ class DeploymentAdmin(RowsAdmin):
         states = live_of(request).deployment_states()
         return ["name", "serves", "weight", *_live_columns(states)]
 
-    @display(description="Serves", header=True, ordering="model__name")
-    def serves(self, deployment: Deployment) -> list[str]:
+    @admin.display(description="Serves", ordering="model__name")
+    def serves(self, deployment: Deployment) -> SafeString:
         """The model, and below it by what and on which nodes."""
         nodes = ", ".join(replica.node.name for replica in deployment.replicas.all())
-        return [deployment.model.name, " on ".join(filter(None, (deployment.backend, nodes)))]
+        return two_lines(deployment.model.name, " on ".join(filter(None, (deployment.backend, nodes))))
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         """Save the replicas; a worker's new deployment without one is served on this machine."""
@@ -179,16 +173,15 @@ def _live_columns(states: Any) -> list[Callable[[Deployment], Any]]:
         found: DeploymentState | None = (states or {}).get(deployment.id)
         return found
 
-    @display(description="State", label={"ready": "success", "not ready": "danger", "off": "info", "unknown": "info"})
-    def state(deployment: Deployment) -> str:
+    @admin.display(description="State")
+    def state(deployment: Deployment) -> SafeString:
         known = state_of(deployment)
-        if not deployment.is_active:
-            return "off"
-        if states is None:
-            return "unknown"
-        return "ready" if known is not None and known.is_ready else "not ready"
+        if states is None or not deployment.is_active:
+            return state_mark("unknown" if deployment.is_active else "off", "quiet")
+        is_ready = known is not None and known.is_ready
+        return state_mark("ready", "good") if is_ready else state_mark("not ready", "bad")
 
-    @display(description="Remarks")
+    @admin.display(description="Remarks")
     def reason(deployment: Deployment) -> str:
         known = state_of(deployment)
         if states is None:
@@ -198,11 +191,11 @@ def _live_columns(states: Any) -> list[Callable[[Deployment], Any]]:
         shared = "tenants share its prefix cache" if known.shares_prefixes else ""
         return "; ".join(filter(None, (known.reason, shared)))
 
-    @display(description="Running / waiting", header=True)
-    def load(deployment: Deployment) -> list[str]:
+    @admin.display(description="Running / waiting")
+    def load(deployment: Deployment) -> SafeString:
         known = state_of(deployment)
         if known is None:
-            return ["–", ""]
-        return [f"{known.running} / {known.waiting}", f"{known.kv_used:.0%} of KV blocks"]
+            return two_lines("–", "")
+        return two_lines(f"{known.running} / {known.waiting}", f"{known.kv_used:.0%} of KV blocks")
 
     return [state, reason, load]

@@ -13,23 +13,17 @@ from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
-from unfold.decorators import action, display
-from unfold.widgets import (
-    UnfoldAdminCheckboxSelectMultipleWidget,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-)
+from django.utils.safestring import SafeString
 
 from base.errors import ServiceError
-from billing.admin.base import named_in, take_over
+from billing.admin.base import named_in, state_mark, take_over
 from control import made_keys
 from control.admin.base import KeptAdmin
 from control.admin.choices import NamesField, models
 from control.console.key_forms import RestrictionsForm, limits_in_words
 from tenancy.models import APIKey, Project, User
 from tenancy.services import keys
-from tenancy.services.restrictions import LIMITS, Limit
+from tenancy.services.restrictions import LIMITS
 from tenancy.services.scopes import SCOPES
 
 
@@ -39,12 +33,12 @@ class NewKeyForm(RestrictionsForm, forms.ModelForm):  # type: ignore[type-arg] #
     scopes = forms.MultipleChoiceField(
         choices=[(scope, scope) for scope in SCOPES],
         initial=keys.DEFAULT_SCOPES,
-        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        widget=forms.CheckboxSelectMultiple,
         help_text="“management” lets the key list keys, make projects and read usage, wallet and audit trail.",
     )
     networks = forms.CharField(
         required=False,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 2}),
+        widget=forms.Textarea(attrs={"rows": 2}),
         help_text="IP networks; empty: from anywhere.",
     )
     allowed_models = NamesField(models, required=False, help_text="None chosen: all of the plan, also those to come.")
@@ -52,13 +46,6 @@ class NewKeyForm(RestrictionsForm, forms.ModelForm):  # type: ignore[type-arg] #
     class Meta:
         model = APIKey
         fields = ["name", "expires_at"]  # the admin adds `project` at each request, when scopes are lifted
-
-    def limit_field(self, limit: Limit) -> forms.Field:
-        """Return the field of a limit, with the admin's widget."""
-        field = super().limit_field(limit)
-        widget = UnfoldAdminTextInputWidget if limit.in_credits else UnfoldAdminIntegerFieldWidget
-        field.widget = widget(attrs=field.widget.attrs)
-        return field
 
     def clean(self) -> dict[str, Any]:
         """Refuse fields that the service would refuse."""
@@ -87,7 +74,7 @@ class APIKeyAdmin(KeptAdmin):
             options |= {"form": NewKeyForm, "fields": ["name", "project", "expires_at"]}  # its others are no model's
         return super().get_form(request, obj, change, **options)
 
-    def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[Any]:
         """Return what can be seen."""
         if obj is None:
             return ["name", "project", "scopes", "expires_at", "allowed_models", "networks", *LIMITS]
@@ -161,29 +148,30 @@ class APIKeyAdmin(KeptAdmin):
             options["queryset"] = active if projects is None else projects
         return super().formfield_for_foreignkey(db_field, request, **options)
 
-    @display(description="Project", ordering="project__name")
+    @admin.display(description="Project", ordering="project__name")
     def display_project(self, key: APIKey) -> str:
         """The project's name: the tenant's stands beside it."""
         return key.project.name
 
-    @display(description="Limits")
+    @admin.display(description="Limits")
     def display_limits(self, key: APIKey) -> str:
         """The key's limits, and the credits spent of them."""
         return "; ".join(limits_in_words(key)) or "those of the plan"
 
-    @display(description="Key")
+    @admin.display(description="Key")
     def shown(self, key: APIKey) -> str:
         """The key's prefix and last four characters, by which people recognise it."""
         return f"{key.prefix}…{key.last_four}"
 
-    @display(description="State", label={"active": "success", "expired": "warning", "revoked": "danger"})
-    def state(self, key: APIKey) -> str:
+    @admin.display(description="State")
+    def state(self, key: APIKey) -> SafeString:
         """Whether the key is good now."""
         if key.revoked_at is not None:
-            return "revoked"
-        return "expired" if key.expires_at is not None and key.expires_at <= timezone.now() else "active"
+            return state_mark("revoked", "bad")
+        is_over = key.expires_at is not None and key.expires_at <= timezone.now()
+        return state_mark("expired", "warn") if is_over else state_mark("active", "good")
 
-    @action(description="Revoke", permissions=["change"])
+    @admin.action(description="Revoke", permissions=["change"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[APIKey]) -> None:
         """Make these keys useless within a second."""
         revoked = 0

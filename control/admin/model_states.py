@@ -6,23 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from unfold.decorators import display
+from django.contrib import admin
+from django.utils.safestring import SafeString
 
+from billing.admin.base import state_mark, two_lines
 from billing.models import Subscription
 from fleet.adapters import own_terms
 from gateway.runtime.data_plane import DeploymentState, Live
 from gateway.runtime.engines import AdapterPlace
 from routing.models import Adapter, PublicModel
 
-_LABELS = {
-    "ready": "success",
-    "loading": "warning",
-    "refused": "danger",
-    "not ready": "danger",
-    "not served": "info",
-    "off": "info",
-    "unknown": "info",
-}
+_TONES = {"ready": "good", "loading": "warn", "refused": "bad", "not ready": "bad"}
 _RANKED = ("ready", "refused", "loading", "not ready")  # of several replicas the first of these is the model's state
 NO_GATEWAY = "no gateway runs in this process"
 
@@ -31,13 +25,14 @@ def columns_of(live: Live) -> list[Callable[[PublicModel], Any]]:
     """Return the columns of models that tell their state and what serves them, with the reason where there is one."""
     states = live.deployment_states()
 
-    @display(description="State", label=_LABELS)
-    def state(model: PublicModel) -> str:
-        return _state_of(live, states, model)[0]
+    @admin.display(description="State")
+    def state(model: PublicModel) -> SafeString:
+        word = _state_of(live, states, model)[0]
+        return state_mark(word, _TONES.get(word, "quiet"))
 
-    @display(description="Served by", header=True, ordering="active_count")
-    def serving(model: PublicModel) -> list[str]:
-        return [served_by(model), _state_of(live, states, model)[1]]
+    @admin.display(description="Served by", ordering="active_count")
+    def serving(model: PublicModel) -> SafeString:
+        return two_lines(served_by(model), _state_of(live, states, model)[1])
 
     return [state, serving]
 
@@ -46,14 +41,14 @@ def state_field(live: Live) -> Callable[[PublicModel], str]:
     """Return the field of a model's page that tells its state, with the reason where there is one."""
     states = live.deployment_states()
 
+    @admin.display(description="State")
     def state(model: PublicModel) -> str:
         return ": ".join(filter(None, _state_of(live, states, model)))
 
-    described: Callable[[PublicModel], str] = display(description="State")(state)
-    return described
+    return state
 
 
-@display(description="Served by")
+@admin.display(description="Served by")
 def served_by(model: PublicModel) -> str:
     """How many active deployments serve it; of an adapter its base, and whose it is."""
     adapter = _adapter_of(model)

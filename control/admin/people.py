@@ -9,17 +9,15 @@ from allauth.account.models import EmailAddress
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.forms import UserChangeForm
 from django.contrib.auth.models import Group
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
-from unfold.decorators import action
-from unfold.forms import AdminPasswordChangeForm, UserChangeForm
-from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
+from django.urls import reverse
 
 from base.errors import ServiceError
-from billing.admin.base import ReadOnlyAdmin, take_over
+from billing.admin.base import ReadOnlyAdmin, take_over, tool
 from control.admin.base import KeptAdmin
 from tenancy.models import Invitation, Membership, OutgoingMail, User
 from tenancy.services import links, members, people, roles
@@ -56,10 +54,9 @@ class NewUserForm(LowerEmail):
     class Meta:
         model = User
         fields = ["email", "name", "is_staff", "groups", "is_superuser"]
-        widgets = {"email": UnfoldAdminEmailInputWidget, "name": UnfoldAdminTextInputWidget}
 
 
-class ChangedUserForm(LowerEmail, UserChangeForm):
+class ChangedUserForm(LowerEmail, UserChangeForm):  # type: ignore[type-arg] # nor can this
     """A user's fields; the password by its own form."""
 
     class Meta:
@@ -74,13 +71,12 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
 
     form = ChangedUserForm
     add_form = NewUserForm
-    change_password_form = AdminPasswordChangeForm
     list_display = ["email", "name", "is_active", "is_staff", "last_login"]
     list_filter = ["is_active", "is_staff"]
     search_fields = ["email", "name"]
     ordering = ["email"]
     filter_horizontal = ()
-    actions_detail = ["sign_in_link"]
+    row_tools = ["sign_in_link"]
 
     def get_fieldsets(self, request: HttpRequest, obj: User | None = None) -> Any:
         """Return what this operator may see: only superusers make superusers."""
@@ -141,13 +137,17 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
         response: HttpResponse = super().user_change_password(request, id, form_url)
         return response
 
-    @action(description="Make a sign-in link", url_path="sign-in-link", permissions=["act_as"])
-    def sign_in_link(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Make a sign-in link", path="sign-in-link", permission="act_as")
+    def sign_in_link(self, request: HttpRequest, user: User) -> HttpResponse:
         """Ask, and once that is confirmed show a link that signs this user in once, within a quarter of an hour."""
-        user = self.existing(request, object_id)
+        back = reverse("admin:gateway_user_change", args=[user.pk])
         if request.method != "POST":
-            context = {**self.admin_site.each_context(request), "title": "Make a sign-in link", "opts": self.opts}
-            return TemplateResponse(request, "admin/gateway/user/sign_in_link.html", {**context, "user_of_link": user})
+            rights = ", with the rights of an operator" if user.is_staff else ""
+            told = (
+                f"Whoever opens the link within 15 minutes is signed in as {user.email}, once{rights}. It is shown to "
+                "you alone; give it to nobody else. Making it stands in the audit trail."
+            )
+            return self.asking(request, title="Make a sign-in link", told=told, button="Make a link", back=back)
         try:
             address = links.mint_link(user=user)
         except ServiceError as refused:
@@ -155,9 +155,9 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
         else:
             self.log_change(request, user, "Made a sign-in link.")
             messages.success(request, f"For {user.email}, once, within 15 minutes: {address}")
-        return redirect("admin:gateway_user_change", object_id)
+        return redirect(back)
 
-    def has_act_as_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_act_as_permission(self, request: HttpRequest, user: Any = None) -> bool:
         """Only superusers may act as another user: by a link, or by a password or address that lets them in."""
         return bool(getattr(request.user, "is_superuser", False))
 

@@ -8,10 +8,18 @@ from django.contrib import admin
 from django.db.models import Max, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from unfold.decorators import action, display
 
 from base.units import format_credits
-from billing.admin.base import CreditsField, RowsAdmin, ServiceAdmin, ServiceForm, credits_column, named_in, take_over
+from billing.admin.base import (
+    CreditsField,
+    RowsAdmin,
+    ServiceAdmin,
+    ServiceForm,
+    credits_column,
+    named_in,
+    take_over,
+    tool,
+)
 from billing.models import Plan, PlanVersion
 from billing.services import plans
 from control.admin.choices import NameField, NamesField, models_of_plans, tasks
@@ -24,7 +32,7 @@ class PlanAdmin(RowsAdmin):
     list_display = ["name", "slug", "is_offered", "display_newest"]
     search_fields = ["name", "slug"]
     ordering = ["slug"]
-    actions_detail = ["publish_new_version"]
+    row_tools = ["publish_new_version"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Plan]:
         found: QuerySet[Plan] = super().get_queryset(request)
@@ -36,18 +44,18 @@ class PlanAdmin(RowsAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    @display(description="Newest version", ordering="newest")
+    @admin.display(description="Newest version", ordering="newest")
     def display_newest(self, plan: Any) -> str:
         return f"v{plan.newest}" if plan.newest else "none yet"
 
-    def has_publish_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_publish_permission(self, request: HttpRequest, plan: Any = None) -> bool:
         """Whether this operator may publish terms."""
         return request.user.has_perm("billing.add_planversion")
 
-    @action(description="Publish new version", url_path="publish", permissions=["publish"])
-    def publish_new_version(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Publish new version", path="publish", permission="publish")
+    def publish_new_version(self, request: HttpRequest, plan: Plan) -> HttpResponse:
         """Open the form of a new version, filled with the terms of the last one."""
-        return HttpResponseRedirect(f"{reverse('admin:billing_planversion_add')}?plan={object_id}")
+        return HttpResponseRedirect(f"{reverse('admin:billing_planversion_add')}?plan={plan.pk}")
 
 
 class PublishVersionForm(ServiceForm):
@@ -93,11 +101,11 @@ class PlanVersionAdmin(ServiceAdmin):
     display_monthly = credits_column("monthly_credits", "Credits a month")
     display_overdraft = credits_column("overdraft_limit", "Overdraft")
 
-    @display(description="Requests")
+    @admin.display(description="Requests")
     def display_requests(self, version: PlanVersion) -> str:
         return f"{version.request_limit:,} in {version.request_period_s:,} s, {version.request_burst:,} at once"
 
-    @display(description="Credits")
+    @admin.display(description="Credits")
     def display_rate(self, version: PlanVersion) -> str:
         limit, burst = (
             format_credits(amount, separator=",") for amount in (version.credit_limit, version.credit_burst)

@@ -10,12 +10,10 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import timezone
-from unfold.contrib.filters.admin import AutocompleteSelectFilter
-from unfold.decorators import display
 
 from base.ids import moment_of
 from billing.admin.base import ReadOnlyAdmin, SearchById
-from control.admin.base import DaysFilter
+from control.admin.base import DaysFilter, RowFilter
 from gateway.runtime.models import RefusalCount, in_words
 
 _MINUTE = timedelta(minutes=1)
@@ -65,8 +63,7 @@ class RefusalCountAdmin(SearchById, ReadOnlyAdmin):
     """Counts of refused requests, newest first."""
 
     list_display = ["last_at", "tenant", "display_key", "display_reason", "model", "display_count", "last_request"]
-    list_filter = [("tenant", AutocompleteSelectFilter), CodeFilter, ModelFilter, ("minute", DaysFilter)]
-    list_filter_submit = True
+    list_filter = [("tenant", RowFilter), CodeFilter, ModelFilter, ("minute", DaysFilter)]
     list_select_related = ["tenant", "api_key"]
     search_help_text = "A request's id (also chatcmpl-… or resp_…), a tenant's or a key's id, or a tenant's slug."
     ordering = ["-minute", "-last_request"]
@@ -88,17 +85,17 @@ class RefusalCountAdmin(SearchById, ReadOnlyAdmin):
         minute = moment_of(identifier).replace(second=0, microsecond=0)
         return rows.filter(minute__in=[minute, minute + _MINUTE])
 
-    @display(description="From", ordering="api_key")
+    @admin.display(description="From", ordering="api_key")
     def display_key(self, row: RefusalCount) -> str:
         """The key's name, or "chat" for a request from the chat."""
         return str(row.api_key) if row.api_key is not None else "chat"
 
-    @display(description="Reason", ordering="code")
+    @admin.display(description="Reason", ordering="code")
     def display_reason(self, row: RefusalCount) -> str:
         """The code in words, and the status."""
         return f"{row.reason} ({row.status})"
 
-    @display(description="Times", ordering="count")
+    @admin.display(description="Times", ordering="count")
     def display_count(self, row: RefusalCount) -> str:
         """How often in that minute."""
         return f"{row.count:,}"

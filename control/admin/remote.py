@@ -6,14 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.core.exceptions import ValidationError
-from unfold.widgets import (
-    UnfoldAdminCheckboxSelectMultipleWidget,
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminPasswordWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
 
 from base.errors import ServiceError
 from base.home import as_stored
@@ -42,53 +34,44 @@ _NUMBERS = ("max_context", "max_output", "concurrency")
 class NewRemoteForm(forms.Form):
     """The fields of a new remote engine; those that are left empty have the engine's defaults."""
 
-    address = forms.CharField(
-        max_length=500, help_text="Such as http://10.0.0.5:8000.", widget=UnfoldAdminTextInputWidget
-    )
+    address = forms.CharField(max_length=500, help_text="Such as http://10.0.0.5:8000.")
     dialect = forms.ChoiceField(
         choices=lambda: [(name, name) for name in remote_dialects()],
-        widget=UnfoldAdminSelectWidget,
         help_text="What kind of server it is.",
     )
-    model = forms.CharField(
-        max_length=200, help_text="What the server calls the model.", widget=UnfoldAdminTextInputWidget
-    )
+    model = forms.CharField(max_length=200, help_text="What the server calls the model.")
     name = forms.CharField(
         max_length=120,
         required=False,
         help_text="Public name; the server's if empty. A public model that exists gets one more deployment.",
-        widget=UnfoldAdminTextInputWidget,
     )
     kinds = forms.MultipleChoiceField(
         choices=[(kind.value, kind.value) for kind in Kind],
         initial=[Kind.CHAT.value],
-        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        widget=forms.CheckboxSelectMultiple,
     )
     api_key = forms.CharField(
         required=False,
         label="API key",
         help_text=_KEY_HELP,
-        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
     rate_card = NameField(rate_cards, any_label="the model's own, at the default rates if it is new")
-    shared_prefixes = forms.BooleanField(required=False, help_text=_SHARED_HELP, widget=UnfoldBooleanSwitchWidget)
+    shared_prefixes = forms.BooleanField(required=False, help_text=_SHARED_HELP)
     max_context = forms.IntegerField(
         required=False,
         min_value=1,
         help_text="Tokens, where the server doesn't say.",
-        widget=UnfoldAdminIntegerFieldWidget,
     )
     max_output = forms.IntegerField(
         required=False,
         min_value=1,
         help_text="Most output tokens of one request (4,096): credit for all of them is held at once.",
-        widget=UnfoldAdminIntegerFieldWidget,
     )
     concurrency = forms.IntegerField(
         required=False,
         min_value=1,
         help_text="Most requests that one gateway has there at once (64); others wait, tenants in turn.",
-        widget=UnfoldAdminIntegerFieldWidget,
     )
 
     def asked(self) -> dict[str, Any]:
@@ -121,16 +104,15 @@ class DeploymentForm(ModelForm):
         choices=QUANTIZATIONS,
         required=False,
         help_text="Of a worker's model, where its machine has kernels for it; kept in the options.",
-        widget=UnfoldAdminSelectWidget,
     )
 
     api_key = forms.CharField(
         required=False,
         label="API key",
         help_text="Of a remote engine. Stored encrypted and never shown; empty leaves it as it is.",
-        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
     )
-    forget_api_key = forms.BooleanField(required=False, label="Forget the API key", widget=UnfoldBooleanSwitchWidget)
+    forget_api_key = forms.BooleanField(required=False, label="Forget the API key")
 
     class Meta:
         model = Deployment

@@ -8,18 +8,9 @@ from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from unfold.admin import TabularInline
-from unfold.decorators import action, display
-from unfold.widgets import (
-    UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminSelectWidget,
-    UnfoldAdminTextareaWidget,
-    UnfoldAdminTextInputWidget,
-    UnfoldBooleanSwitchWidget,
-)
+from django.urls import reverse
 
-from billing.admin.base import CreditsField, RowsAdmin
+from billing.admin.base import CreditsField, RowsAdmin, RowsInline, tool
 from billing.models import PlanVersion
 from control.admin.choices import NameField, plans, tasks
 from gateway.generation.dry_run import Wanted, dry_run
@@ -51,7 +42,7 @@ _EXAMPLES_HELP = (
 class ExamplesField(forms.CharField):
     """Sample texts, one a line, cleaned to a list."""
 
-    widget = UnfoldAdminTextareaWidget
+    widget = forms.Textarea
 
     def prepare_value(self, value: Any) -> Any:
         """Return a list as lines."""
@@ -76,14 +67,12 @@ class RouteRuleForm(ModelForm):
         choices=[("", "anything"), *RouteRule.Structure.choices],
         required=False,
         help_text="What the request has. With a task, requests that have it and don't say their task are for that.",
-        widget=UnfoldAdminSelectWidget,
     )
     examples = ExamplesField(required=False, help_text=_EXAMPLES_HELP)
     least_similarity = forms.IntegerField(
         min_value=1,
         max_value=100,
         help_text="Percent: what is less like its nearest example is left to the plan's default task.",
-        widget=UnfoldAdminIntegerFieldWidget,
     )
     max_price = CreditsField(required=False, help_text="Credits per million output tokens.")
     max_request_price = CreditsField(
@@ -121,37 +110,34 @@ class RouteRuleForm(ModelForm):
         return data
 
 
-class TargetInline(TabularInline):
+class TargetInline(RowsInline):
     """The models that a rule may choose."""
 
     model = RouteTarget
     extra = 1
     autocomplete_fields = ["model"]
-    hide_title = True
 
 
 class TryForm(forms.Form):
     """A request to be routed without running it."""
 
-    plan = forms.ChoiceField(choices=lambda: [(slug, slug) for slug in plans()], widget=UnfoldAdminSelectWidget)
+    plan = forms.ChoiceField(choices=lambda: [(slug, slug) for slug in plans()])
     text = forms.CharField(
-        max_length=20_000, help_text="What the request asks. It is stored nowhere.", widget=UnfoldAdminTextareaWidget
+        max_length=20_000, help_text="What the request asks. It is stored nowhere.", widget=forms.Textarea
     )
-    tools = forms.BooleanField(required=False, label="It has tools", widget=UnfoldBooleanSwitchWidget)
-    schema = forms.BooleanField(required=False, label="It has a schema", widget=UnfoldBooleanSwitchWidget)
+    tools = forms.BooleanField(required=False, label="It has tools")
+    schema = forms.BooleanField(required=False, label="It has a schema")
     conversation = forms.CharField(
         required=False,
         max_length=120,
         label="Its conversation has the model",
         help_text="Empty: it begins one.",
-        widget=UnfoldAdminTextInputWidget,
     )
     models = forms.CharField(
         required=False,
         max_length=2_000,
         label="Its API key is for the models",
         help_text="Names with commas between them; empty: all of the plan's.",
-        widget=UnfoldAdminTextInputWidget,
     )
 
     def clean_models(self) -> list[str]:
@@ -179,24 +165,24 @@ class RouteRuleAdmin(RowsAdmin):
     )
     inlines = [TargetInline]
     show_full_result_count = False
-    actions_list = ["try_text"]
+    list_tools = ["try_text"]
 
-    @display(description="Examples")
+    @admin.display(description="Examples")
     def example_count(self, rule: RouteRule) -> int:
         """How many it has."""
         return len(rule.examples)
 
-    @display(description="Ceiling")
+    @admin.display(description="Ceiling")
     def display_ceiling(self, rule: RouteRule) -> str:
         """Its ceilings of price and time."""
         ceiling = ceiling_of(rule)
         return "–" if ceiling is None else told(ceiling)
 
-    @action(description="Try a text", url_path="try", permissions=["view"])
+    @tool("Try a text", path="try", permission="view")
     def try_text(self, request: HttpRequest) -> HttpResponse:
         """Show which rule a text would take, by which steps, and how near it comes to the rules' examples."""
         form = TryForm(request.POST or None)
-        context = {**self.admin_site.each_context(request), "title": "Try a text", "opts": self.opts, "form": form}
+        found: dict[str, Any] = {}
         if form.is_valid():
             data = dict(form.cleaned_data)
             versions = PlanVersion.objects.filter(plan__slug=data.pop("plan")).select_related("plan")
@@ -205,8 +191,13 @@ class RouteRuleAdmin(RowsAdmin):
                 form.add_error("plan", "This plan has no published terms.")
             else:
                 try:
-                    context["decision"] = dry_run(live_of(request), version, Wanted(**data))
+                    found["decision"] = dry_run(live_of(request), version, Wanted(**data))
                 except RoutingError as error:
-                    context["refused"] = error.message
-        template = "admin/routing/routerule/try.html"
-        return TemplateResponse(request, template, context, status=400 if form.errors else 200)
+                    found["refused"] = error.message
+        back = reverse("admin:routing_routerule_changelist")
+        told = (
+            "The text is routed as a request for auto would be now, and not run. Saved rules count, not what stands in "
+            "open forms."
+        )
+        page = {"title": "Try a text", "told": told, "button": "Try", "back": back, "back_title": "Back to the rules"}
+        return self.asking(request, form, template="admin/routing/routerule/try.html", **page, **found)

@@ -9,13 +9,10 @@ from django.contrib import admin, messages
 from django.db.models import F, OuterRef, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
-from django.template.response import TemplateResponse
 from django.urls import reverse
-from unfold.decorators import action, display
-from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminSelectWidget
 
 from base.units import format_credits
-from billing.admin.base import take_over
+from billing.admin.base import take_over, tool
 from billing.models import Plan, Subscription, Wallet
 from control.admin.base import KeptAdmin
 from tenancy.models import Project, Tenant
@@ -25,8 +22,8 @@ from tenancy.services import members, tenants
 class NewTenantForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
     """Fields of the form for a new tenant."""
 
-    owner_email = forms.EmailField(widget=UnfoldAdminEmailInputWidget, help_text="Gets an invitation by mail.")
-    plan = forms.ChoiceField(widget=UnfoldAdminSelectWidget)
+    owner_email = forms.EmailField(help_text="Gets an invitation by mail.")
+    plan = forms.ChoiceField()
 
     class Meta:
         model = Tenant
@@ -40,6 +37,24 @@ class NewTenantForm(forms.ModelForm):  # type: ignore[type-arg] # can't be subsc
         field.choices = list(plans)
 
 
+class TypedSlugForm(forms.Form):
+    """The slug of a tenant, typed to confirm."""
+
+    slug = forms.CharField(strip=True)
+
+    def __init__(self, tenant: Tenant, data: Any = None) -> None:
+        super().__init__(data)
+        self.wanted = tenant.slug
+        self.fields["slug"].label = f"Type the slug “{tenant.slug}” to confirm"
+
+    def clean_slug(self) -> str:
+        """Refuse another slug."""
+        slug: str = self.cleaned_data["slug"]
+        if slug != self.wanted:
+            raise forms.ValidationError(f"That is not the slug: type “{self.wanted}”.")
+        return slug
+
+
 @admin.register(Tenant)
 class TenantAdmin(KeptAdmin):
     """Customers."""
@@ -49,7 +64,7 @@ class TenantAdmin(KeptAdmin):
     search_fields = ["name", "slug"]
     prepopulated_fields = {"slug": ["name"]}
     actions = ["deactivate", "activate"]
-    actions_detail = ["new_key", "deactivate_one"]
+    row_tools = ["new_key", "deactivate_one"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Tenant]:
         """Return the tenants with plan and available credit."""
@@ -67,7 +82,7 @@ class TenantAdmin(KeptAdmin):
             options["form"] = NewTenantForm
         return super().get_form(request, obj, change, **options)
 
-    def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[str]:
+    def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[Any]:
         """Return what can be seen and changed."""
         if obj is None:
             return ["name", "slug", "owner_email", "plan"]
@@ -96,26 +111,26 @@ class TenantAdmin(KeptAdmin):
         take_over(obj, made.tenant)
         messages.info(request, f"The owner's invitation, also sent by mail: {made.invitation_address}")
 
-    @display(description="Plan", ordering="plan_name")
+    @admin.display(description="Plan", ordering="plan_name")
     def plan(self, tenant: Any) -> str:
         """The plan of the active subscription."""
         return tenant.plan_name or "–"
 
-    @display(description="Available credits", ordering="available")
+    @admin.display(description="Available credits", ordering="available")
     def available(self, tenant: Any) -> str:
         """Credits that new requests may hold, the overdraft included."""
         return "–" if tenant.available is None else format_credits(tenant.available, separator=",")
 
-    @action(description="New API key", url_path="new-key", permissions=["new_key"])
-    def new_key(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("New API key", path="new-key", permission="new_key")
+    def new_key(self, request: HttpRequest, tenant: Tenant) -> HttpResponse:
         """Go to the form of a key for one of this tenant's projects."""
-        return redirect(f"{reverse('admin:gateway_apikey_add')}?tenant={object_id}")
+        return redirect(f"{reverse('admin:gateway_apikey_add')}?tenant={tenant.pk}")
 
-    def has_new_key_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+    def has_new_key_permission(self, request: HttpRequest, tenant: Any = None) -> bool:
         """Whether this operator may make keys."""
         return request.user.has_perm("gateway.add_apikey")
 
-    @action(description="Deactivate…", permissions=["change"])
+    @admin.action(description="Deactivate…", permissions=["change"])
     def deactivate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> HttpResponse | None:
         """Go to the page that asks; one tenant at a time."""
         if len(queryset) != 1:
@@ -123,34 +138,32 @@ class TenantAdmin(KeptAdmin):
             return None
         return redirect("admin:gateway_tenant_deactivate_one", queryset[0].pk)
 
-    @action(description="Deactivate…", url_path="deactivate", permissions=["change"])
-    def deactivate_one(self, request: HttpRequest, object_id: str) -> HttpResponse:
+    @tool("Deactivate…", path="deactivate", permission="change")
+    def deactivate_one(self, request: HttpRequest, tenant: Tenant) -> HttpResponse:
         """Say what ends and ask for the tenant's slug; once it is typed, stop everything of it within a second."""
-        tenant = self.existing(request, object_id)
+        back = reverse("admin:gateway_tenant_change", args=[tenant.pk])
         if not tenant.is_active:
             messages.info(request, f"{tenant} is deactivated already.")
-            return redirect("admin:gateway_tenant_change", object_id)
-        ends, error = tenants.what_ends(tenant=tenant), ""
-        if request.method == "POST":
-            if request.POST.get("slug", "").strip() == tenant.slug:
-                tenants.deactivate_tenant(tenant=tenant)
-                self.log_change(request, tenant, "Deactivated.")
-                done = f"{tenant} is deactivated: {ends}. Credit, usage and audit trail are kept."
-                messages.success(request, done)
-                return redirect("admin:gateway_tenant_change", object_id)
-            error = f"That is not the slug: type “{tenant.slug}”."
-        context = {
-            **self.admin_site.each_context(request),
-            "title": f"Deactivate {tenant}",
-            "opts": self.opts,
-            "tenant": tenant,
-            "ends": ends,
-            "error": error,
-        }
-        template = "admin/gateway/tenant/deactivate.html"
-        return TemplateResponse(request, template, context, status=400 if error else 200)
+            return redirect(back)
+        form, ends = TypedSlugForm(tenant, request.POST or None), tenants.what_ends(tenant=tenant)
+        if form.is_valid():
+            tenants.deactivate_tenant(tenant=tenant)
+            self.log_change(request, tenant, "Deactivated.")
+            messages.success(request, f"{tenant} is deactivated: {ends}. Credit, usage and audit trail are kept.")
+            return redirect(back)
+        return self.asking(
+            request,
+            form,
+            title=f"Deactivate {tenant}",
+            template="admin/gateway/tenant/deactivate.html",
+            tenant=tenant,
+            ends=ends,
+            button="Deactivate",
+            is_grave=True,
+            back=back,
+        )
 
-    @action(description="Activate", permissions=["change"])
+    @admin.action(description="Activate", permissions=["change"])
     def activate(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         """Let these tenants go on."""
         if erased := [tenant for tenant in queryset if tenant.erased_at is not None]:

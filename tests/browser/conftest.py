@@ -146,8 +146,8 @@ def visit(site: Site, browser: Browser, cookies: dict[str, Any]) -> Iterator[Any
         page = context.new_page()
         visitor = Visitor(page, context, [])
         visitors.append(visitor)
-        page.on("console", lambda message: _note(visitor.complaints, message))
-        page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
+        context.on("console", lambda message: _note(visitor.complaints, message))  # of windows that pages open, too
+        context.on("weberror", lambda error: visitor.complaints.append(str(error.error)))
         if name in cookies:
             context.add_cookies(cookies[name])
         else:

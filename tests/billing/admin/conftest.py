@@ -1,4 +1,4 @@
-"""The pages of billing without the site's sidebar, which is another's, with queries of its own."""
+"""Operators who look at the pages of billing."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import pytest
 from django.test import Client
 
 from tenancy.models import User
-
-
-@pytest.fixture(autouse=True)
-def _no_sidebar(settings):
-    settings.UNFOLD = {**getattr(settings, "UNFOLD", {}), "SIDEBAR": {}}
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import ForeignKey
 from django.urls import reverse
-from unfold.admin import ModelAdmin
 
+from billing.admin.base import RowsAdmin
 from tenancy.models import APIKey, Tenant
 
 pytestmark = pytest.mark.django_db
 
-ADMINS = sorted((one for one in admin.site._registry.values() if isinstance(one, ModelAdmin)), key=str)
+ADMINS = sorted((one for one in admin.site._registry.values() if isinstance(one, RowsAdmin)), key=str)
 NO_ID = "no-such-id"
 
 
