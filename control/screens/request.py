@@ -12,6 +12,7 @@ from django.shortcuts import redirect, render
 from django.urls import NoReverseMatch, reverse
 
 from base.ids import moment_of, request_id_in
+from base.units import format_credits
 from billing.models import Hold, LedgerTransfer, RateCardVersion, UsageRecord
 from billing.selectors import requests as ran
 from billing.selectors.prices import bill_of
@@ -76,7 +77,8 @@ def answer(request: HttpRequest, viewer: Viewer, text: str, context: dict[str, A
         "line": line,
         "about": _about(viewer, line),
         "list": viewer.address("requests"),
-        "is_operator": viewer.is_operator,
+        "tenants_view": viewer.address("request", identifier, view="tenant") if viewer.sees_all else "",
+        "own_view": viewer.address("request", identifier) if viewer.is_operator and not viewer.sees_all else "",
     }
     match line:
         case UsageRecord():
@@ -94,14 +96,14 @@ def _unknown(request: HttpRequest, viewer: Viewer, identifier: UUID | None, cont
     columns = [Column("Reason", "name"), Column("Status", "number"), Column("Times", "number")]
     rows = [Row([one.words, one.status, one.count]) for one in reasons]
     table = Table("Refused in that minute", columns, rows)
-    told = {**context, "page": "requests", "id": identifier, "at": at, "reasons": table, "list": viewer.address("requests")}
-    return render(request, "requests/unknown.html", told, status=404)
+    told = {"page": "requests", "id": identifier, "at": at, "reasons": table, "list": viewer.address("requests")}
+    return render(request, "requests/unknown.html", {**context, **told}, status=404)
 
 
 def _about(viewer: Viewer, line: UsageRecord | Hold | RefusedRequest) -> list[tuple[str, Link]]:
     """Return who sent the request and what served it, as links on the operator's side."""
     tenant = viewer.tenant or Tenant.objects.filter(id=tenant_of(line)).first()
-    operates = viewer.is_operator
+    operates = viewer.sees_all
     found: list[tuple[str, Link]] = []
     if operates and tenant is not None:
         found.append(("Tenant", Link(tenant.name, page_of("operate-tenant", tenant.slug))))
@@ -112,15 +114,16 @@ def _about(viewer: Viewer, line: UsageRecord | Hold | RefusedRequest) -> list[tu
         found.append(("Project", Link(project.name)))
     if key is not None:
         address = page_of("operate-tenant", tenant.slug) + "keys/" if operates and tenant else ""
-        if not operates:
-            address = _of_tenant(viewer, "console-key-change", key.id)
+        if not viewer.is_operator:
+            address = viewer.address("requests", key=str(key.id))
         found.append(("Key", Link(key.name, address, f"…{key.last_four}")))
     elif user is not None:
         found.append(("Chat", Link(user.email, page_of("operate-person", user.pk) if operates else "")))
     if isinstance(line, RefusedRequest):
         return found
     if operates and (deployment := Deployment.objects.filter(id=line.deployment).first()) is not None:
-        address = page_of("operate-engine", deployment.name) or page_of("admin:routing_deployment_change", deployment.pk)
+        address = page_of("operate-engine", deployment.name)
+        address = address or page_of("admin:routing_deployment_change", deployment.pk)
         found.append(("Deployment", Link(deployment.name, address)))
     route = (line.route if isinstance(line, UsageRecord) else line.facts.get("route")) or {}
     node = _node_of(route)
@@ -142,7 +145,7 @@ def _node_of(route: dict[str, Any]) -> str:
 
 def _ways_out(viewer: Viewer, line: RefusedRequest) -> list[Link]:
     """Return the pages that help with a refusal."""
-    if viewer.is_operator:
+    if viewer.is_operator:  # the pages are the tenant's
         return []
     wanted = {
         "credit": Link("Credit and limits", _of_tenant(viewer, "console-billing")),
@@ -197,13 +200,14 @@ def _of_record(record: UsageRecord) -> dict[str, Any]:
 
 
 def _prices(record: UsageRecord) -> Table:
-    columns = [
-        Column("Class", "name"),
-        Column("Tokens", "number"),
-        Column("Credits per million", "credits"),
-        Column("Credits", "credits"),
-    ]
-    return Table("Price lines", columns, [Row([one.name, one.tokens, one.rate, one.amount]) for one in lines_of(record)])
+    """Return the lines, to the last digit: their sum is the charge."""
+    columns = [Column("Class", "name"), *(Column(name, "number") for name in ("Tokens", "Per million", "Credits"))]
+    rows = [Row([one.name, one.tokens, _exactly(one.rate), _exactly(one.amount)]) for one in lines_of(record)]
+    return Table("Price lines", columns, [*rows, Row(["Charge", "", "", _exactly(record.charge)])])
+
+
+def _exactly(micro: int | None) -> str | None:
+    return None if micro is None else format_credits(micro, separator=",")
 
 
 def lines_of(record: UsageRecord) -> list[ClassLine]:

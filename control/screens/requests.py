@@ -16,7 +16,8 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
-from django.http import QueryDict
+from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
@@ -26,6 +27,7 @@ from base.units import format_credits
 from billing.models import Hold, UsageRecord
 from billing.selectors import requests as ran
 from billing.selectors.requests import MOST_READ, Unit, Wanted
+from control.belongings.download import sent
 from control.screens.charts import Chart, stacked
 from control.screens.figures import cell, grouped, moment, short
 from control.screens.tables import Cell, Column, Row, State, Table
@@ -47,15 +49,23 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Whose page it is: that of `tenant`, or without one the operator's. `name` is what addresses need of the tenant."""
+    """Whose page it is: that of `tenant`, or without one the operator's, who may look with a tenant's eyes too and then
+    doesn't see all. `name` is what addresses need of the tenant.
+    """
 
     tenant: Tenant | None
     name: Mapping[str, str] = field(default_factory=dict)
+    sees_with_tenants_eyes: bool = False
 
     @property
     def is_operator(self) -> bool:
         """Whether everybody's requests are seen."""
         return self.tenant is None
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the page shows what only operators see."""
+        return self.is_operator and not self.sees_with_tenants_eyes
 
     def address(self, page: str, *args: Any, **query: str) -> str:
         """Return the address of this side's page: ``requests``, ``requests-csv`` or ``request``."""
@@ -120,7 +130,12 @@ class Asked:
 
 
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
+_ENDS = ("stop", "length", "tool_calls", "cancelled", "engine_lost", "rate_limit_exceeded", "context_length_exceeded")
 _FILTERS = ("tenant", "key", "member", "model", "deployment", "state", "end", "exact", "least")
+_NO_FILTER = {
+    **{name: "" if name in {"tenant", "model", "state", "end", "exact"} else None for name in _FILTERS},
+    **dict.fromkeys(("before", "after")),
+}
 
 
 def asked_of(viewer: Viewer, data: QueryDict) -> Asked:
@@ -427,7 +442,8 @@ def facts_of(line: Line) -> Facts:
     at = moment_of(id_of(line))
     match line:
         case RefusedRequest():
-            return Facts(at, State(str(line.status), "bad" if line.status >= 500 else "warn", line.reason), line.input_tokens)
+            tone = "bad" if line.status >= 500 else "warn"
+            return Facts(at, State(str(line.status), tone, line.reason), line.input_tokens)
         case Hold():
             return Facts(at, State("running"))
     tokens = line.input_tokens, line.cache_read_tokens, line.completion_tokens
@@ -487,9 +503,42 @@ def _csv(values: Sequence[Any]) -> str:
     return out.getvalue()
 
 
-def address_of_id(viewer: Viewer, text: str) -> str:
-    """Return the address of the request with this id, in any of its forms; empty where the text is none."""
-    identifier = request_id_in(text)
-    return "" if identifier is None else viewer.address("request", identifier)
+def answer(request: HttpRequest, viewer: Viewer, context: dict[str, Any]) -> HttpResponse:
+    """Answer with the list, or with the request whose id is asked for; `context` is that of the side's pages."""
+    text = request.GET.get("id", "").strip()[:200]
+    if (identifier := request_id_in(text)) is not None:
+        return redirect(viewer.address("request", identifier))
+    asked = asked_of(viewer, request.GET)
+    requests = Requests(asked)
+    told = {
+        **context,
+        "page": "requests",
+        "asked": asked,
+        "id": text,
+        "table": requests.table(requests.page()),
+        "chart": requests.chart(),
+        "keys": requests.keys(),
+        "members": requests.members(),
+        "deployments": requests.deployments(),
+        "spans": [
+            (name, asked.address(hours=hours, since=None, until=None, before=None, after=None), hours == asked.hours)
+            for hours, name in SPANS.items()
+        ],
+        "states": STATES.items(),
+        "ends": _ENDS,
+        "unfiltered": asked.address(**_NO_FILTER),
+        "csv": asked.address("requests-csv", before=None, after=None),
+        "hidden": {**viewer.name, **{name: asked.fields().get(name, "") for name in ("hours", "since", "until")}},
+        "is_operator": viewer.is_operator,
+    }
+    return render(request, "requests/list.html", told)
 
 
+def answer_csv(request: HttpRequest, viewer: Viewer, owner: UUID) -> StreamingHttpResponse:
+    """Answer with the list as CSV, made while it is sent."""
+    pieces = (line.encode() for line in Requests(asked_of(viewer, request.GET)).csv())
+    response = StreamingHttpResponse(sent(owner, pieces), content_type="text/csv; charset=utf-8")
+    name = f"requests-{viewer.tenant.slug}" if viewer.tenant else "requests"
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}-{timezone.now():%Y-%m-%d}.csv"'
+    response.headers["Cache-Control"] = "no-store"
+    return response
