@@ -141,7 +141,7 @@ def _columns(wanted: Wanted) -> dict[str, Any]:
 
 def _within(wanted: Wanted) -> QuerySet[UsageRecord]:
     """Return the records of the page whose tenant and key are asked for, in its order: an index has both."""
-    rows = UsageRecord.objects.filter(day__gte=day_of(first_at(wanted.since)))
+    rows: QuerySet[UsageRecord] = UsageRecord.objects.filter(day__gte=day_of(first_at(wanted.since)))
     if wanted.tenant is not None:
         rows = rows.filter(tenant=wanted.tenant)
     if wanted.api_key is not None:

@@ -63,7 +63,7 @@ def answer(request: HttpRequest, viewer: Viewer, text: str, context: dict[str, A
         return _unknown(request, viewer, None, context)
     if str(identifier) != text:
         return redirect(viewer.address("request", identifier))
-    tenant = viewer.tenant and viewer.tenant.id
+    tenant = None if viewer.tenant is None else viewer.tenant.id
     hold = ran.hold_at(identifier, tenant)
     record = ran.record_at(identifier, tenant)
     line = record or hold or refused.refused_at(identifier, tenant)

@@ -132,7 +132,7 @@ class Asked:
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 _ENDS = ("stop", "length", "tool_calls", "cancelled", "engine_lost", "rate_limit_exceeded", "context_length_exceeded")
 _FILTERS = ("tenant", "key", "member", "model", "deployment", "state", "end", "exact", "least")
-_NO_FILTER = {
+_NO_FILTER: dict[str, Any] = {
     **{name: "" if name in {"tenant", "model", "state", "end", "exact"} else None for name in _FILTERS},
     **dict.fromkeys(("before", "after")),
 }
@@ -223,7 +223,7 @@ class Requests:
         self.wanted = Wanted(
             since=since,
             until=until,
-            tenant=tenant and tenant.id,
+            tenant=None if tenant is None else tenant.id,
             api_key=asked.key,
             user=asked.member,
             model=asked.model,
@@ -241,7 +241,8 @@ class Requests:
 
     def page(self, size: int = PAGE) -> Page:
         """Return the page, at most four queries: of what each source has next, the first `size` in the page's order."""
-        wanted, lines, reached = self.wanted, [], None
+        wanted, reached = self.wanted, None
+        lines: list[Line] = []
         if self._has("ran"):
             reached = ran.reached_by(wanted)
             lines += ran.records_of(wanted, size + 1, reached)
