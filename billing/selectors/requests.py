@@ -157,7 +157,8 @@ def _within(wanted: Wanted) -> QuerySet[UsageRecord]:
 
 
 def _matching(wanted: Wanted) -> QuerySet[UsageRecord]:
-    rows = _within(wanted).latest_revisions().filter(**_columns(wanted))  # type: ignore[attr-defined]
+    rows: QuerySet[UsageRecord] = _within(wanted).latest_revisions()  # type: ignore[attr-defined]
+    rows = rows.filter(**_columns(wanted))
     if wanted.end:
         rows = rows.filter(finish=wanted.end)
     if wanted.exact is not None:
