@@ -17,7 +17,7 @@ from billing.models import Hold, LedgerTransfer, RateCardVersion, UsageRecord
 from billing.selectors import requests as ran
 from billing.selectors.prices import bill_of
 from control.screens.requests import Viewer, facts_of, tenant_of
-from control.screens.tables import Column, Row, Table
+from control.screens.tables import Cell, Column, Row, State, Table
 from gateway.errors.advice import advice_for
 from gateway.runtime import refused
 from gateway.runtime.models import RefusedRequest
@@ -69,11 +69,13 @@ def answer(request: HttpRequest, viewer: Viewer, text: str, context: dict[str, A
     line = record or hold or refused.refused_at(identifier, tenant)
     if line is None:
         return _unknown(request, viewer, identifier, context)
+    facts = facts_of(line)
     told: dict[str, Any] = {
         **context,
         "page": "requests",
         "id": identifier,
-        "facts": facts_of(line),
+        "facts": facts,
+        "state": State(facts.state.word, facts.state.tone) if isinstance(line, RefusedRequest) else facts.state,
         "line": line,
         "about": _about(viewer, line),
         "list": viewer.address("requests"),
@@ -224,22 +226,17 @@ def lines_of(record: UsageRecord) -> list[ClassLine]:
 
 
 def _transfers(transfers: list[LedgerTransfer]) -> Table:
-    columns = [
-        Column("Booked", "time"),
-        Column("What", "name"),
-        Column("From"),
-        Column("To"),
-        Column("Credits", "credits"),
-    ]
+    columns = [Column("Booked", "time"), Column("What", "name"), Column("Credits", "number")]
     rows = [
-        Row([one.booked_at, one.get_code_display(), _account(one.debit), _account(one.credit), one.amount])
+        Row([one.booked_at, Cell(one.get_code_display(), detail=_accounts(one)), _exactly(one.amount)])
         for one in transfers
     ]
     return Table("What was booked", columns, rows, "Nothing was booked.")
 
 
-def _account(account: Any) -> str:
-    return str(account.kind).replace("_", " ")
+def _accounts(transfer: LedgerTransfer) -> str:
+    paid, got = (str(account.kind).replace("_", " ") for account in (transfer.debit, transfer.credit))
+    return f"from {paid} to {got}"
 
 
 def phases_of(record: UsageRecord) -> list[Phase]:

@@ -29,7 +29,7 @@ from billing.selectors import requests as ran
 from billing.selectors.requests import MOST_READ, Unit, Wanted
 from control.belongings.download import sent
 from control.screens.charts import Chart, stacked
-from control.screens.figures import cell, grouped, moment, short
+from control.screens.figures import cell, grouped, short
 from control.screens.tables import Cell, Column, Row, State, Table
 from gateway.runtime import refused
 from gateway.runtime.models import RefusedRequest, in_words
@@ -293,8 +293,8 @@ class Requests:
         if self._has("refused", "4xx", "5xx"):
             counts["Refused"] = refused.refusals_by(unit, self.wanted, self._statuses)
         for series, found in counts.items():
-            for moment_, count in found.items():
-                if (name := _named(_floor(moment_, step), step)) in buckets:
+            for moment, count in found.items():
+                if (name := _named(_floor(moment, step), step)) in buckets:
                     cells[name, series] += count
 
         def leads_to(name: str) -> str:
@@ -311,12 +311,10 @@ class Requests:
         """Return the page as a table, whose rows open in the side sheet."""
         asked, names = self.asked, self._names(page.lines)
         viewer = asked.viewer
-        shows_tenant = viewer.is_operator and self.tenant is None
         columns = [
             Column("When", "time"),
             Column("Model", "name"),
-            *([Column("Tenant", "name")] if shows_tenant else []),
-            Column("End", "state"),
+            Column("End"),
             Column("Input", "number"),
             Column("Cached", "number"),
             Column("Output", "number"),
@@ -326,12 +324,11 @@ class Requests:
         ]
         rows = []
         for line in page.lines:
-            facts = facts_of(line)
-            address = viewer.address("request", id_of(line))
-            tenant = [Cell(names[tenant_of(line)])] if shows_tenant else []
-            model = Cell(line.model or "no model", address, names.sender(line))
-            when = Cell(moment(facts.at), address)
-            rows.append(Row([when, model, *tenant, facts.state, *facts.figures], sheet=True))
+            facts, sender = facts_of(line), names.sender(line)
+            if viewer.is_operator:
+                sender = f"{names[tenant_of(line)]} · {sender}"
+            model = Cell(line.model or "no model", viewer.address("request", id_of(line)), sender)
+            rows.append(Row([facts.at, model, facts.state, *facts.figures], sheet=True))
         note = ""
         if page.reached is not None:
             note = f"{MOST_READ:,} requests were looked through, to {moment_of(page.reached):%-d %b, %H:%M:%S} UTC."
