@@ -10,7 +10,9 @@ from uuid import UUID
 
 _LAST_MILLISECOND = 253_402_300_799_000  # the end of datetime's range; 48 bits reach a thousand years further
 _REQUEST_ID = re.compile(
-    r"(?:chatcmpl-|resp_)?([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})", re.IGNORECASE
+    r"(?:chatcmpl-|cmpl-|resp_|msg_|rs_|fco?_|item_)?([0-9a-f]{8}-?[0-9a-f]{4}-?7[0-9a-f]{3}-?[89ab][0-9a-f]{3}-?[0-9a-f]{12})"
+    r"(?:_\w{1,12})?",
+    re.IGNORECASE,
 )
 
 
@@ -49,9 +51,8 @@ def first_at(moment: datetime) -> UUID:
 
 
 def request_id_in(text: str) -> UUID | None:
-    """Return the request id that `text` is: a uuid7 with or without hyphens, also after ``chatcmpl-`` or ``resp_``.
-
-    None for any other text.
+    """Return the request id that `text` is: a uuid7 with or without hyphens, or the id of an answer (``chatcmpl-…``,
+    ``cmpl-…``, ``resp_…``, ``msg_…``) or of an answer's item (``msg_…_i0``). None for any other text.
     """
     found = _REQUEST_ID.fullmatch(text.strip())
     return UUID(found[1]) if found else None

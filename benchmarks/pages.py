@@ -38,7 +38,7 @@ def filled(records: int, tenants: int) -> None:
     from billing.models import CreditGrant, LedgerAccount, LedgerTransfer, UsageRecord, Wallet
     from billing.services.plans import ensure_default_plans
     from billing.services.wallets import ensure_operator_accounts
-    from gateway.runtime.models import RefusalCount
+    from gateway.runtime.models import RefusalCount, RefusedRequest
     from tenancy.models import APIKey, AuditEvent, Project, Tenant
 
     ensure_default_plans()
@@ -111,6 +111,11 @@ def filled(records: int, tenants: int) -> None:
             model=used["model"], count="3", last_request=f"made({at}, n)", last_at=at,
         )  # fmt: skip
         rows(
+            RefusedRequest, records // 20, id=f"made({at}, -n)", at=at, tenant_id=of["tenant"], api_key=of["key"],
+            model=used["model"], endpoint="'/v1/chat/completions'", status="429", code="'rate_limit_exceeded'",
+            message="'Your plan''s rate of requests is reached: try again in 3 s.'",
+        )  # fmt: skip
+        rows(
             AuditEvent, records // 20, id=f"made({at}, n)", at=at, tenant_id=of["tenant"], actor="'boss@x.example'",
             action="'key.created'", target_type="'apikey'", target_id="n::text", target="'key'",
         )  # fmt: skip
@@ -141,6 +146,7 @@ def pages() -> list[tuple[str, str]]:
     from django.urls import reverse
 
     from billing.models import UsageRecord, Wallet
+    from gateway.runtime.models import RefusedRequest
     from tenancy.models import Tenant
 
     found = [("first page", reverse("admin:index"))]
@@ -177,6 +183,20 @@ def pages() -> list[tuple[str, str]]:
     found += [
         ("a tenant's usage", reverse("console-usage")),
         ("a tenant's request", reverse("console-request", args=[request])),
+    ]
+    key = UsageRecord.objects.filter(tenant=newest.pk).values_list("api_key", flat=True).first()
+    ids = UsageRecord.objects.order_by("day", "request").values_list("request", flat=True)
+    middle = ids[ids.count() // 2]
+    long = [f"hours=2160&{query}" for query in ("", "end=nothing", "state=refused&end=nothing", "exact=no")]
+    of_all = ["", "hours=24", "tenant=tenant-77", *long]
+    of_all += [f"hours=2160&{query}" for query in ("model=model-7", "least=60", f"before={middle}", f"after={middle}")]
+    for side, given in (("console", ["", f"key={key}", *long]), ("operate", of_all)):
+        page = reverse(f"{side}-requests")
+        found += [(f"{side} requests ?{query}", f"{page}?{query}") for query in given]
+    kept = RefusedRequest.objects.unscoped().order_by("id").last()
+    found += [
+        ("operator's request", reverse("operate-request", args=[last.request])),
+        ("operator's refused request", reverse("operate-request", args=[kept.id])),
     ]
     return found
 

@@ -15,6 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 from django_scopes import scopes_disabled
 
+from base.ids import request_id_in
 from control.console.tenancy import Place, place_of
 from control.operate.base import Desk
 from control.screens.shell import Entry, entries_of
@@ -78,8 +79,9 @@ def _uuid(text: str) -> UUID | None:
 def _of_operator(desk: Desk, text: str) -> Iterator[tuple[str, list[Found]]]:
     """Yield the operator's finds: whatever role they have, only what they may view."""
     identifier = _uuid(text)
-    if identifier is not None and desk.may("billing.view_usagerecord"):
-        yield "Request", [Found(f"…{str(identifier)[-8:]}", "request", reverse("operate-request", args=[identifier]))]
+    request = request_id_in(text)
+    if request is not None and desk.may("billing.view_usagerecord"):
+        yield "Request", [Found(f"…{str(request)[-8:]}", "request", reverse("operate-request", args=[request]))]
     if desk.may("gateway.view_tenant"):
         match = Q(name__icontains=text) | Q(slug__istartswith=text)
         rows = Tenant.objects.filter(match | Q(pk=identifier) if identifier else match).order_by("name")[:MOST]
@@ -108,7 +110,7 @@ def _of_operator(desk: Desk, text: str) -> Iterator[tuple[str, list[Found]]]:
 def _of_tenant(request: HttpRequest, place: Place, text: str) -> Iterator[tuple[str, list[Found]]]:
     """Yield what a member may see."""
     query = place.query
-    identifier = _uuid(text)
+    identifier = request_id_in(text)
     if identifier is not None:
         yield (
             "Request",

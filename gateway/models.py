@@ -4,7 +4,7 @@ from gateway.apis.responses.models import StoredResponse
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
-from gateway.runtime.models import Observation, RefusalCount, TaskState
+from gateway.runtime.models import Observation, RefusalCount, RefusedRequest, TaskState
 from tenancy.models import (
     AdminAPIKey,
     APIKey,
@@ -34,6 +34,7 @@ __all__ = [
     "OutgoingMail",
     "Project",
     "RefusalCount",
+    "RefusedRequest",
     "SignInLink",
     "StoredFile",
     "StoredResponse",

@@ -51,6 +51,7 @@ document.addEventListener("click", async (event) => {
 // A row's page without its shell, in a sheet at the right; closed, the focus goes back to the row.
 const openSheet = async (address) => {
   const sheet = document.getElementById("sheet");
+  sheet.onclose = () => sheet.querySelector("#sheet-body").replaceChildren(); // what polls in it ends with it
   sheet.querySelector("[data-sheet-page]").href = address;
   await htmx.ajax("GET", address, { target: "#sheet-body", swap: "innerHTML", select: "#main > *" });
   if (!sheet.open) sheet.showModal();

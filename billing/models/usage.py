@@ -182,7 +182,10 @@ class UsageRollup(models.Model):
                 condition=Q(api_key=None),
             ),
         ]
-        indexes = [models.Index(fields=["tenant", "hour"], name="usage_rollup_tenant_hour")]
+        indexes = [
+            models.Index(fields=["tenant", "hour"], name="usage_rollup_tenant_hour"),
+            models.Index(fields=["hour"], name="usage_rollup_hour"),
+        ]
 
     def __str__(self) -> str:
         return f"{self.hour} {self.model}"

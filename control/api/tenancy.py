@@ -56,7 +56,7 @@ class TenantSettingsView(TenantView):
     @extend_schema(operation_id="tenant_change", summary="Change the tenant's settings")
     def patch(self, request: Request) -> Response:
         """Say whether its responses are stored ("forbidden" deletes those that are), what becomes of hosted tools, and
-        for how many days responses, files, batches and counts of refusals are kept: owners and admins, signed in.
+        for how many days responses, files, batches and refused requests are kept: owners and admins, signed in.
         """
         wanted = self.get_serializer(data=request.data)
         wanted.is_valid(raise_exception=True)

@@ -45,7 +45,7 @@ from fleet import adapter_files
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
-from gateway.runtime.models import Observation, TaskState
+from gateway.runtime.models import Observation, RefusedRequest, TaskState
 from routing.models import Adapter, PublicModel
 from tenancy.audit.trail import record
 from tenancy.models import (
@@ -247,13 +247,14 @@ def _end_of(identifier: UUID) -> str:
 
 
 def _delete_account(user: User) -> None:
-    """Delete how the person signs in, and the answers of their chats."""
+    """Delete how the person signs in, and the answers and refused requests of their chats."""
     for rows in (
         Authenticator.objects.filter(user=user),
         SignInLink.objects.filter(user=user),
         EmailConfirmation.objects.filter(email_address__user=user),
         EmailAddress.objects.filter(user=user),
         chats_of(user),
+        every(RefusedRequest).filter(user=user.pk),
     ):
         _delete(rows)
     user.groups.clear()

@@ -33,7 +33,7 @@ from gateway.apis.responses.models import StoredResponse
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
-from gateway.runtime.models import RefusalCount
+from gateway.runtime.models import RefusalCount, RefusedRequest
 from routing.models import Adapter, PublicModel
 from tenancy.models import (
     AdminAPIKey,
@@ -156,6 +156,7 @@ CONTENT = (
     ),
     Kind("answers", KeptAnswer, _of(KeptAnswer, "tenant"), **_ANSWER),
     Kind("refusals", RefusalCount, _of(RefusalCount, "tenant"), order=("minute", "id")),
+    Kind("refused_requests", RefusedRequest, _of(RefusedRequest, "tenant")),
     Kind("invitations", Invitation, _of(Invitation, "tenant"), hidden=("digest",)),
 )
 """A tenant's rows that an erasure deletes, and nothing else has to be done for them."""
@@ -207,6 +208,7 @@ OF_PERSON = (
     Kind("answers", KeptAnswer, chats_of, **_ANSWER),
     Kind("holds", Hold, _of(Hold, "user")),
     Kind("usage", UsageRecord, _of(UsageRecord, "user")),
+    Kind("refused_requests", RefusedRequest, _of(RefusedRequest, "user")),
     Kind("audit", AuditEvent, _of(AuditEvent, "user")),
     Kind("operator_log", LogEntry, _of(LogEntry, "user")),
 )

@@ -12,7 +12,7 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
 
     `code` is one of the strings in docs/errors.md. `should_retry` False sends ``x-should-retry: false``. `tenant` and
     `api_key` are set where the caller is known but refused (a revoked key); `has_record` is True when the request ran,
-    so that it has or will have a usage record.
+    so that it has or will have a usage record. `input_tokens` is the size of its prompt, where that was counted before.
     """
 
     def __init__(
@@ -37,6 +37,7 @@ class Refusal(Exception):  # noqa: N818 - a refusal is an answer, not a fault
         self.tenant = tenant
         self.api_key = api_key
         self.has_record = has_record
+        self.input_tokens: int | None = None
         if should_retry is not None:
             self.headers["x-should-retry"] = "true" if should_retry else "false"
 

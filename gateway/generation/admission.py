@@ -166,15 +166,19 @@ async def _admit(
 ) -> Admitted:
     principal, intent = placement.principal, placement.intent
     engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
-    check_dimensions(engine, intent)
-    price = priced(placement, prepared)
-    reserve = reserve_of(request_id, runtime.requests.incarnation, placement, price)
-    # A line that waited for a lease would keep those of other tenants from beginning: it is sent again.
-    until = runtime.requests.gate.waits_until(arrived_at) if principal.batch is None else arrived_at
-    await limits.take(reserve.amount, since=arrived_at, until=until)
-    lease_from = asyncio.get_running_loop().time()
-    with tracing.span("hold"):
-        held = await hold(runtime, principal, reserve, price, since=arrived_at, until=until)
+    try:
+        check_dimensions(engine, intent)
+        price = priced(placement, prepared)
+        reserve = reserve_of(request_id, runtime.requests.incarnation, placement, price)
+        # A line that waited for a lease would keep those of other tenants from beginning: it is sent again.
+        until = runtime.requests.gate.waits_until(arrived_at) if principal.batch is None else arrived_at
+        await limits.take(reserve.amount, since=arrived_at, until=until)
+        lease_from = asyncio.get_running_loop().time()
+        with tracing.span("hold"):
+            held = await hold(runtime, principal, reserve, price, since=arrived_at, until=until)
+    except Refusal as refusal:
+        refusal.input_tokens = prepared.prompt_tokens
+        raise
     price.meter.granted(held.total)
     remember(runtime, placement)
     if asyncio.get_running_loop().time() - lease_from > SLOW_SECONDS:

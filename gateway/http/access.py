@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from uuid import UUID
 
@@ -11,13 +12,12 @@ from gateway.errors.refusal import Refusal
 from gateway.http.bounds import client_network
 from gateway.http.request import runtime_of
 from gateway.runtime.principals import Principal
+from gateway.runtime.refusals import Sender
 from gateway.runtime.runtime import Runtime
 from routing.hook import OwnTerms
 from tenancy.services.networks import is_within
 
 AUTO = "auto"
-
-_KEPT = frozenset({401, 402, 403, 429})
 
 
 def bearer_of(scope: Scope) -> str | None:
@@ -35,9 +35,23 @@ async def principal_of(scope: Scope) -> Principal:
     if not token:
         raise missing_key()
     principal = await runtime_of(scope).principals.by_key(token, client_network(address_of(scope)))
-    note_caller(scope, tenant=principal.tenant, key=principal.api_key)
+    note_principal(scope, principal)
     require_use(principal, needed_scope(scope), address_of(scope))
     return principal
+
+
+async def note_sender(scope: Scope) -> None:
+    """Note whose key the request has, if any: it is refused whoever sent it, and found by its tenant afterwards."""
+    token, runtime = bearer_of(scope), scope.get("state", {}).get("runtime")
+    if token and runtime is not None:
+        with suppress(Refusal):
+            note_principal(scope, await runtime.principals.by_key(token, client_network(address_of(scope))))
+
+
+def note_principal(scope: Scope, principal: Principal) -> None:
+    """Note who asks, for the log and in case the request is refused."""
+    note_caller(scope, tenant=principal.tenant, key=principal.api_key)
+    scope["exchange"].project = principal.project
 
 
 def note_caller(
@@ -51,26 +65,28 @@ def note_caller(
 
 
 def note_model(scope: Mapping[str, Any], name: str) -> None:
-    """Note the requested model, for the count of refusals."""
+    """Note the requested model, in case the request is refused."""
     exchange = scope.get("exchange")
     if exchange is not None:
         exchange.model = name
 
 
 def note_refusal(
-    runtime: Runtime, refusal: Refusal, request_id: UUID, *, tenant: UUID | None, api_key: UUID | None, model: str
+    runtime: Runtime, refusal: Refusal, request_id: UUID, sender: Sender | None, *, endpoint: str, asked: str = ""
 ) -> None:
-    """Count a request that the gateway refused, or that failed with nothing run, where its tenant is known.
-
-    Errors of the request itself (400, 404 and so on) aren't counted.
+    """Keep a request that was refused, or that failed with nothing run, where its tenant is known; `asked` is the model
+    as the client wrote it.
     """
-    tenant, api_key = refusal.tenant or tenant, refusal.api_key or api_key
-    if tenant is None or refusal.has_record or not (refusal.status in _KEPT or refusal.status >= 500):
+    if refusal.tenant is not None:
+        sender = Sender(refusal.tenant, api_key=refusal.api_key)
+    if sender is None or refusal.has_record:
         return
-    # Names that clients make up are not stored, and so that nobody learns of them neither are other tenants' own.
-    entry = runtime.catalogue.snapshot.catalogue.models.get(model)
-    known = model == AUTO or (entry is not None and not entry.is_hidden_from(OwnTerms(tenant=tenant)))
-    runtime.requests.refusals.note(refusal, request_id, tenant=tenant, api_key=api_key, model=model if known else "")
+    # Counts are by models that there are: names that clients make up would be as many rows. So that nobody learns of
+    # them from the counts, other tenants' own aren't there either.
+    entry = runtime.catalogue.snapshot.catalogue.models.get(asked)
+    exists = asked == AUTO or (entry is not None and not entry.is_hidden_from(OwnTerms(tenant=sender.tenant)))
+    model = asked if exists else ""
+    runtime.requests.refusals.note(refusal, request_id, sender, endpoint=endpoint, asked=asked, model=model)
 
 
 def needed_scope(scope: Scope) -> str:

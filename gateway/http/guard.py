@@ -30,6 +30,7 @@ from gateway.http.request import metrics_of
 from gateway.http.routes import NOWHERE, Route
 from gateway.logs import request_bound
 from gateway.runtime import tracing
+from gateway.runtime.refusals import Sender
 
 
 async def deny(send: Send, refusal: Refusal, error: object) -> None:
@@ -125,6 +126,7 @@ class _Exchange:
         self.status = 0
         self.route: Route = NOWHERE
         self.caller: dict[str, Any] = {}  # tenant, key, user: set by `note_caller`, and in each line of the log
+        self.project: UUID | None = None
         self.model = ""  # as the client wrote it
         self.span: Span | None = None
 
@@ -141,6 +143,14 @@ class _Exchange:
     def owner(self) -> object:
         """Whose request it is: the tenant's, or where nobody is known the network's that it came from."""
         return self.caller.get("tenant") or client_network(address_of(self._scope))
+
+    @property
+    def sender(self) -> Sender | None:
+        """Who asks; None where the tenant isn't known."""
+        known = self.caller
+        if known.get("tenant") is None:
+            return None
+        return Sender(known["tenant"], self.project, known.get("key"), known.get("user"))
 
     @property
     def _error_body(self) -> ErrorBody:
@@ -166,8 +176,7 @@ class _Exchange:
 
     async def refuse(self, refusal: Refusal) -> None:
         if (runtime := self._runtime) is not None:
-            whose = {"tenant": self.caller.get("tenant"), "api_key": self.caller.get("key")}
-            note_refusal(runtime, refusal, self._id, **whose, model=self.model)
+            note_refusal(runtime, refusal, self._id, self.sender, endpoint=self.route.name, asked=self.model)
         if (metrics := metrics_of(self._scope)) is not None:
             metrics.refused(self.route.name, refusal.status, refusal.code)
         body = self._error_body(refusal, self._id)

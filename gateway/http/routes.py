@@ -14,6 +14,7 @@ from django.urls.resolvers import RoutePattern
 
 from base.http import Application, Receive, Scope, Send
 from gateway.errors.refusal import ErrorBody, Refusal, openai_error
+from gateway.http.access import note_sender
 from gateway.http.compression import compressed
 from gateway.http.durable import durable
 from gateway.http.endpoint import Endpoint
@@ -69,6 +70,7 @@ def _by_method(methods: Mapping[str, Endpoint]) -> Application:
     name, error_body = next((one.shown_path, one.error_body) for one in methods.values())
 
     async def refused(scope: Scope, receive: Receive, send: Send) -> None:
+        await note_sender(scope)
         raise not_allowed(scope, *methods)
 
     refusing = _on(Route(name, error_body=error_body), refused)
@@ -149,6 +151,7 @@ class Hints:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise the 404."""
+        await note_sender(scope)
         found = self._known.search(scope["path"])
         hint = f"Did you mean /v1/{found[1]}?" if found else "The API's paths begin with /v1/."
         asked = f"There is no endpoint {scope['method']} {scope['path'][:200]}."

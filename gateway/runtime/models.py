@@ -1,4 +1,4 @@
-"""Counts of refused requests, the states of periodic work, and what parts of an installation noted for its checks."""
+"""Refused requests, the states of periodic work, and what parts of an installation noted for its checks."""
 
 from __future__ import annotations
 
@@ -79,6 +79,45 @@ class RefusalCount(models.Model):
 
     def __str__(self) -> str:
         return f"{self.count} × {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The code in words."""
+        return in_words(self.code)
+
+
+class RefusedRequest(models.Model):
+    """One request that was refused: who sent it, where, and the error that its client was told; never the prompt.
+
+    Of a flood some are kept (`gateway.runtime.refusals`), and `RefusalCount` has how many there were.
+    """
+
+    id = models.UUIDField(primary_key=True, editable=False, help_text="The request's.")
+    at = models.DateTimeField()
+    tenant = models.ForeignKey(Tenant, on_delete=models.PROTECT, related_name="+", db_index=False)
+    project = models.UUIDField(null=True)
+    api_key = models.UUIDField(null=True)
+    user = models.UUIDField(null=True, help_text="Who asked in the chat.")
+    endpoint = models.CharField(max_length=120)
+    model = models.CharField(max_length=120, blank=True, help_text="As the client wrote it.")
+    status = models.PositiveSmallIntegerField()
+    code = models.CharField(max_length=60)
+    param = models.CharField(max_length=200, blank=True)
+    message = models.CharField(max_length=500)
+    input_tokens = models.IntegerField(null=True, help_text="Where the prompt was counted before.")
+
+    objects: ClassVar[TenantManager[Self]] = TenantManager()
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["tenant", "id"], name="refused_by_tenant"),
+            models.Index(fields=["at"], name="refused_by_moment"),
+            models.Index(fields=["user"], name="refused_by_user", condition=models.Q(user__isnull=False)),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.id} {self.code}"
 
     @property
     def reason(self) -> str:

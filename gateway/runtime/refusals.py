@@ -1,8 +1,14 @@
-"""Counts refused requests in memory and adds the counts to the database once a second, so no request waits for it."""
+"""Counts refused requests in memory, keeps some of them whole, and writes both to the database once a second, so no
+request waits for it.
+
+Of each reason of a tenant the first `FIRST` are kept whole and then one every `EVERY` seconds, of all reasons together
+the first `FIRST_OF_ALL` and then one every `EVERY_OF_ALL` (at each gateway): a flood of one reason neither fills the
+database nor hides the others. Every request is counted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -14,9 +20,13 @@ from django.utils import timezone
 from base.database.threads import DatabaseThreads
 from gateway.errors.refusal import Refusal
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.models import RefusalCount
+from gateway.runtime.models import RefusalCount, RefusedRequest
 
 MOST_COUNTS = 2_000  # between two writes; each is some hundred bytes
+MOST_WHOLE = 2_000  # likewise; each is at most some thousand bytes
+MOST_OWNERS = 10_000
+FIRST, EVERY = 100, 180.0
+FIRST_OF_ALL, EVERY_OF_ALL = 400, 45.0
 
 _FIELDS = RefusalCount._meta.concrete_fields
 _ADD = """
@@ -49,6 +59,34 @@ class _Count:
         self.last_request, self.last_at = later.last_request, later.last_at
 
 
+class Sender(NamedTuple):
+    """Who sent a refused request, as far as that is known: a key's holder, or a user of the chat."""
+
+    tenant: UUID
+    project: UUID | None = None
+    api_key: UUID | None = None
+    user: UUID | None = None
+
+
+class _Pace:
+    """Lets of each owner the first `burst` pass and then one every `seconds`."""
+
+    def __init__(self, burst: int, seconds: float) -> None:
+        self._slack = (burst - 1) * seconds
+        self._seconds = seconds
+        self._due: dict[Hashable, float] = {}  # when a whole burst may pass again
+
+    def has_room(self, owner: Hashable, now: float) -> bool:
+        """Whether one more may pass."""
+        return self._due.get(owner, now) - now <= self._slack
+
+    def take(self, owner: Hashable, now: float) -> None:
+        """Note that one passed."""
+        self._due[owner] = max(self._due.get(owner, now), now) + self._seconds
+        if len(self._due) > MOST_OWNERS:
+            self._due = {one: due for one, due in self._due.items() if due > now}
+
+
 class Refusals:
     """The counts since the last write: at most `most`; what is refused beyond them is only counted in the metrics."""
 
@@ -65,24 +103,57 @@ class Refusals:
         self._most = most
         self._clock = clock
         self._counts: dict[Group, _Count] = {}
+        self._whole: dict[UUID, RefusedRequest] = {}
+        self._of_reason = _Pace(FIRST, EVERY)
+        self._of_all = _Pace(FIRST_OF_ALL, EVERY_OF_ALL)
 
-    def note(self, refusal: Refusal, request: UUID, *, tenant: UUID, api_key: UUID | None, model: str) -> None:
-        """Count a refused request; `model` is one that exists, or empty."""
+    def note(
+        self, refusal: Refusal, request: UUID, sender: Sender, *, endpoint: str = "", asked: str = "", model: str = ""
+    ) -> None:
+        """Count a refused request, and keep it if there is room; `asked` is the model as the client wrote it, `model`
+        the same where it exists.
+        """
         now = self._clock()
         minute = now.replace(second=0, microsecond=0)
-        self._add(Group(minute, tenant, api_key, refusal.status, refusal.code, model), _Count(1, request, now))
+        code = _storable(refusal.code, 60)
+        group = Group(minute, sender.tenant, sender.api_key, refusal.status, code, model)
+        self._add(group, _Count(1, request, now))
+        reason, second = (sender.tenant, code), now.timestamp()
+        if len(self._whole) >= MOST_WHOLE or not (
+            self._of_reason.has_room(reason, second) and self._of_all.has_room(sender.tenant, second)
+        ):
+            return
+        self._of_reason.take(reason, second)
+        self._of_all.take(sender.tenant, second)
+        self._whole[request] = RefusedRequest(
+            id=request,
+            at=now,
+            tenant_id=sender.tenant,
+            project=sender.project,
+            api_key=sender.api_key,
+            user=sender.user,
+            endpoint=_storable(endpoint, 120),
+            model=_storable(asked, 120),
+            status=refusal.status,
+            code=code,
+            param=_storable(refusal.param or "", 200),
+            message=_storable(refusal.message, 500),
+            input_tokens=refusal.input_tokens,
+        )
 
     async def write(self) -> None:
-        """Add the counts to the database in one transaction; those of a failed write go with the next one."""
+        """Add the counts and requests to the database in one transaction; those of a failed write go with the next."""
         if not self._counts:
             return
         counts, self._counts = self._counts, {}
+        whole, self._whole = self._whole, {}
         try:
-            await self._threads.run(lambda: _write(counts))
+            await self._threads.run(lambda: _write(counts, list(whole.values())))
         except Exception:  # not when cancelled: the thread goes on, and adding its counts again would double them
             later, self._counts = self._counts, counts
             for group, count in later.items():
                 self._add(group, count)
+            self._whole = whole | self._whole
             raise
 
     def _add(self, group: Group, count: _Count) -> None:
@@ -95,7 +166,13 @@ class Refusals:
             self._metrics.refusals_dropped.inc(count.count)
 
 
-def _write(counts: dict[Group, _Count]) -> None:
+def _storable(text: object, most: int) -> str:
+    """Return the text as PostgreSQL takes it, cut to `most` characters: an engine or a client may have made it up."""
+    whole = str(text).replace("\0", "\ufffd").encode(errors="replace").decode()
+    return whole if len(whole) <= most else f"{whole[: most - 1]}…"
+
+
+def _write(counts: dict[Group, _Count], whole: list[RefusedRequest]) -> None:
     rows = [
         RefusalCount(
             id=uuid5(_NAMESPACE, "|".join(map(str, group))),
@@ -115,3 +192,4 @@ def _write(counts: dict[Group, _Count]) -> None:
     values = [[field.get_db_prep_save(getattr(row, field.attname), connection) for field in _FIELDS] for row in rows]
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.executemany(_ADD, values)
+        RefusedRequest.objects.unscoped().bulk_create(whole, ignore_conflicts=True)

@@ -15,7 +15,7 @@ from django.db.models import Q, QuerySet
 from billing.models import Reconciliation
 from gateway.apis.responses.models import StoredResponse
 from gateway.durable.models import KeptAnswer
-from gateway.runtime.models import RefusalCount
+from gateway.runtime.models import RefusalCount, RefusedRequest
 from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink, Tenant
 from tenancy.services.tenants import outlived
 
@@ -27,16 +27,18 @@ def purge(now: datetime, limit: int = 200) -> int:
 
 def _over(now: datetime) -> list[QuerySet[Any]]:
     invited = now - timedelta(days=settings.SLUICE_INVITATION_DAYS)
+    refused = now - timedelta(days=settings.SLUICE_REFUSAL_DAYS)
     unanswered = Q(accepted_at=None, expires_at__lt=invited)
     over: list[QuerySet[Any]] = [
         Session.objects.filter(expire_date__lt=now).order_by("expire_date"),
         SignInLink.objects.filter(expires_at__lt=now).order_by("expires_at"),
         Invitation.objects.unscoped().filter(unanswered | Q(accepted_at__lt=invited)).order_by("id"),
         RefusalCount.objects.unscoped()
-        .filter(
-            Q(minute__lt=now - timedelta(days=settings.SLUICE_REFUSAL_DAYS)) | outlived("refusal_days", "minute", now)
-        )
+        .filter(Q(minute__lt=refused) | outlived("refusal_days", "minute", now))
         .order_by("minute"),
+        RefusedRequest.objects.unscoped()
+        .filter(Q(at__lt=refused) | outlived("refusal_days", "at", now))
+        .order_by("at"),
         StoredResponse.objects.unscoped()
         .filter(
             Q(expires_at__lt=now)

@@ -121,7 +121,7 @@ class Tenant(models.Model):
     response_days = _days("stored responses are")
     file_days = _days("files are")
     batch_days = _days("batches that have ended are")
-    refusal_days = _days("counts of refused requests are")
+    refusal_days = _days("refused requests are")
     created_at = models.DateTimeField(db_default=Now())
     erased_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="When all but its books went.")
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from base.units import MICRO
 from billing.models import CreditGrant, Plan, Wallet
 from billing.services import cards, credits, plans, wallets
+from gateway.runtime.models import RefusedRequest
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
 from tenancy.models import Membership, Project, Tenant, User
+from tenancy.services.keys import create_key
 from tenancy.services.links import mint_link
 
 MARKDOWN = """## Rivers
@@ -109,3 +111,15 @@ def grant(slug: str, amount: int) -> None:
     """Give a tenant so many µcr."""
     wallet = Wallet.objects.get(tenant__slug=slug)
     credits.grant(wallet_id=wallet.id, amount=amount, kind=CreditGrant.Kind.PAID, key="browser")
+
+
+def key(slug: str) -> str:
+    """Return the secret of a new key of a tenant."""
+    tenant = Tenant.objects.get(slug=slug)
+    project = Project.objects.of(tenant).get(name="Default")
+    return create_key(tenant=tenant, project=project, name="a program", scopes=["inference"])[1]
+
+
+def is_kept(request: str) -> bool:
+    """Return whether a refused request has been written."""
+    return RefusedRequest.objects.unscoped().filter(id=request).exists()

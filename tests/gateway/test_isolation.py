@@ -32,7 +32,16 @@ EXEMPT_PREFIXES = (
     "organization-",
     "operate-",
 )  # the last: tests/control/api/test_organization.py
-EXEMPT = {"link-open", "invitation-open", "address-open", "api-schema", "api-docs", "docs", "api-unknown"}
+EXEMPT = {
+    "link-open",
+    "invitation-open",
+    "address-open",
+    "api-schema",
+    "api-docs",
+    "docs",
+    "api-unknown",
+    "console-request-former",
+}
 
 # Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids.
 CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
@@ -71,7 +80,14 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-batch-file": [("get", {"pk": "{batch}", "file_id": "{file}"}, {})],
     "console-models": [("get", {}, {})],
     "console-adapter-withdraw": [("get", {"pk": "{project}"}, {}), ("post", {"pk": "{project}"}, {})],
-    "console-request": [("get", {"request_id": "{request}"}, {})],
+    "console-request": [("get", {"text": "{request}"}, {})],
+    "console-requests": [
+        ("get", {}, {}),
+        ("get", {}, {"key": "{key}"}),
+        ("get", {}, {"member": "{owner}"}),
+        ("get", {}, {"model": "{model}"}),
+    ],
+    "console-requests-csv": [("get", {}, {}), ("get", {}, {"key": "{key}"})],
     "console-key-new": [
         ("get", {}, {}),
         ("post", {}, {"name": "x", "access": "inference", "project": "{project}"}),

@@ -15,7 +15,7 @@ from gateway.durable.answers import Claim
 from gateway.durable.replays import DurableRequest
 from gateway.durable.room import LINE
 from gateway.errors.refusal import Refusal
-from gateway.http.access import note_caller, require_use
+from gateway.http.access import note_principal, require_use
 from gateway.http.durable import digest_of, write_answer
 from gateway.http.endpoint import Endpoint
 from gateway.http.guard import guarded
@@ -56,7 +56,7 @@ class Lines:
         body = await read_body(scope, receive, task.batch.tenant_id)
         found = await self._runtime.principals.by_id(task.batch.api_key)
         principal = found.for_batch(task.batch.id, settings.SLUICE_BATCH_CONCURRENCY)
-        note_caller(scope, tenant=principal.tenant, key=principal.api_key)
+        note_principal(scope, principal)
         require_use(principal, one.scope, "")
         # Whoever took it over asks for its answer, however late and whatever its key is for by then: it is paid for.
         claim = Claim(principal.tenant, f"{LINE}{task.line.id.hex}", digest_of(scope, body))

@@ -15,7 +15,15 @@ from django.http import parse_cookie
 
 from base.http import Scope, header_of
 from gateway.errors.refusal import Refusal
-from gateway.http.access import address_of, bearer_of, missing_key, needed_scope, note_caller, require_use
+from gateway.http.access import (
+    address_of,
+    bearer_of,
+    missing_key,
+    needed_scope,
+    note_caller,
+    note_principal,
+    require_use,
+)
 from gateway.http.bounds import client_network
 from gateway.http.request import runtime_of
 from gateway.runtime.principals import Principal
@@ -82,7 +90,7 @@ class KeyCaller:
         caller = cls(runtime, token, needed_scope(scope), address_of(scope), wants_account=wants_account)
         principal = await caller.principal({})
         caller.owner = principal.tenant
-        note_caller(scope, tenant=principal.tenant, key=principal.api_key)
+        note_principal(scope, principal)
         return caller
 
     async def principal(self, metadata: Mapping[str, str]) -> Principal:

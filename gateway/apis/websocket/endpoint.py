@@ -51,6 +51,7 @@ from gateway.http.request import runtime_of
 from gateway.logs import request_bound
 from gateway.runtime import tracing
 from gateway.runtime.principals import Principal
+from gateway.runtime.refusals import Sender
 from gateway.runtime.requests import Stage
 from gateway.wire.decode import decode, unsupported
 from inference.messages import Message
@@ -148,7 +149,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
         frame = message.get("bytes") or (message.get("text") or "").encode()
         if len(frame) > settings.SLUICE_MAX_FRAME_BYTES:
             text = f"A message is larger than {settings.SLUICE_MAX_FRAME_BYTES:,} bytes."
-            await self._refuse(Refusal(413, "request_too_large", text))
+            await self._refuse_event(Refusal(413, "request_too_large", text), NO_EVENT)
             await self._sender.close(TOO_BIG)
             return
         event = NO_EVENT
@@ -156,10 +157,7 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             event = decode(ClientEvent, frame)
             self._take(event, frame)
         except Refusal as refusal:
-            caller = self.scope["exchange"].caller
-            whose = {"tenant": caller.get("tenant"), "api_key": caller.get("key")}
-            note_refusal(self._runtime, refusal, self.scope["request_id"], **whose, model="")
-            await self._refuse(refusal, event)
+            await self._refuse_event(refusal, event)
 
     def _take(self, event: ClientEvent, frame: bytes) -> None:
         match event.type:
@@ -213,8 +211,14 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
                 refusal, self.scope["request_id"], stream_id=cancel.stream_id, event_id=cancel.event_id
             )
 
-    async def _refuse(self, refusal: Refusal, event: ClientEvent = NO_EVENT) -> None:
-        await self._sender.refuse(refusal, self.scope["request_id"], stream_id=event.stream_id, event_id=event.event_id)
+    async def _refuse(self, refusal: Refusal) -> None:
+        await self._sender.refuse(refusal, self.scope["request_id"])
+
+    async def _refuse_event(self, refusal: Refusal, event: ClientEvent) -> None:
+        """Answer an event that was refused: it is a request of its own, with an id."""
+        exchange, request_id = self.scope["exchange"], uuid7()
+        note_refusal(self._runtime, refusal, request_id, exchange.sender, endpoint=exchange.route.name)
+        await self._sender.refuse(refusal, request_id, stream_id=event.stream_id, event_id=event.event_id)
 
     async def websocket_disconnect(self, message: dict[str, Any]) -> None:
         """End the consumer."""
@@ -362,9 +366,12 @@ class ResponsesConsumer(AsyncConsumer):  # type: ignore[misc]  # channels is unt
             self._history.keep(response.id, asked.principal.project, turns)
 
     def _note(self, refusal: Refusal, request_id: UUID, principal: Principal | None, request: Request) -> None:
-        tenant, api_key = (principal.tenant, principal.api_key) if principal is not None else (None, None)
-        model = request.model if isinstance(request, ResponseCreate) else ""
-        note_refusal(self._runtime, refusal, request_id, tenant=tenant, api_key=api_key, model=model)
+        sender = None
+        if principal is not None:
+            sender = Sender(principal.tenant, principal.project, principal.api_key, principal.user)
+        asked = request.model if isinstance(request, ResponseCreate) else ""
+        endpoint = self.scope["exchange"].route.name
+        note_refusal(self._runtime, refusal, request_id, sender, endpoint=endpoint, asked=asked)
 
     async def _tell(
         self, generation: Answering, told: ResponseEvents, write: Callable[..., Awaitable[None]]

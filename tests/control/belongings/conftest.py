@@ -32,7 +32,7 @@ from gateway.batches.models import Batch, BatchLine
 from gateway.durable import answers
 from gateway.durable.log import Head
 from gateway.runtime import observed
-from gateway.runtime.models import RefusalCount, TaskState
+from gateway.runtime.models import RefusalCount, RefusedRequest, TaskState
 from routing.services.catalogue import add_model
 from tenancy.models import Membership, Tenant, User
 from tenancy.services import admin_keys, keys, links, members, tenants
@@ -148,6 +148,10 @@ def marked(home, acme, other):
     RefusalCount(
         id=uuid7(), minute=at, tenant=tenant, api_key=key, status=404, code="x", model=MARK, count=1,
         last_request=uuid7(), last_at=at,
+    ).save(force_insert=True)  # fmt: skip
+    RefusedRequest(
+        id=uuid7(), at=at, tenant=tenant, user=owner.pk, endpoint="/v1/responses", model=MARK, status=404, code="x",
+        message=f"{MARK} isn't there.",
     ).save(force_insert=True)  # fmt: skip
 
     wallet = made.wallet

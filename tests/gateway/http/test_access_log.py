@@ -77,7 +77,7 @@ async def test_the_line_says_who_was_recognised(lines):
 async def test_a_key_of_the_data_plane_is_recognised_before_its_scopes_are_judged():
     class Principals:
         async def by_key(self, key, network):
-            return SimpleNamespace(tenant="t", api_key="k", scopes=frozenset(), networks=())
+            return SimpleNamespace(tenant="t", project="p", api_key="k", scopes=frozenset(), networks=())
 
     exchange = SimpleNamespace(caller={}, route=Route("/v1/models", "models.read"))
     runtime = SimpleNamespace(principals=Principals())

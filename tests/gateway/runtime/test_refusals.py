@@ -14,9 +14,10 @@ from billing.services import plans
 from billing.services.plans import TERMS
 from gateway import bootstrap
 from gateway.errors.refusal import Refusal
+from gateway.runtime import refusals
 from gateway.runtime.metrics import Metrics
-from gateway.runtime.models import RefusalCount
-from gateway.runtime.refusals import Refusals
+from gateway.runtime.models import RefusalCount, RefusedRequest
+from gateway.runtime.refusals import Refusals, Sender
 from gateway.runtime.requests import Stage
 from tenancy.models import APIKey, Tenant
 from tenancy.services import keys
@@ -47,6 +48,11 @@ def served_by(runtime):
 def counts():
     rows = RefusalCount.objects.unscoped().order_by("status", "code", "last_request")
     return [(row.status, row.code, row.model, row.api_key_id, row.count, row.last_request) for row in rows]
+
+
+def kept(world):
+    rows = RefusedRequest.objects.of(world.tenant).order_by("id")
+    return {row.id: row for row in rows}
 
 
 async def refused(application, secret, **asked):
@@ -102,10 +108,71 @@ async def test_a_refusal_of_each_kind_is_found_afterwards(tmp_path):
         runtime.requests.stage = Stage.DRAINING
         await expect(poor, 503, "server_draining")
         assert (await ask(application, "/v1/chat/completions", ASKED, key="sk-sluice-nobodys")).status == 401
-        assert (await ask(application, "/v1/chat/completions", {"model": 1}, key=poor.secret)).status == 400
         assert await in_database(counts) == []
         await runtime.requests.refusals.write()
     assert await in_database(counts) == sorted(expected, key=lambda row: (row[0], row[1], row[5]))
+    rows = await in_database(lambda: [row for world in (poor, limited, other, ended) for row in kept(world).values()])
+    assert {(row.status, row.code, row.api_key, row.id) for row in rows} == {
+        (status, code, key, request) for status, code, _, key, _, request in expected
+    }
+    by_code = {row.code: row for row in rows}
+    assert by_code["credit_balance_exhausted"].input_tokens > 0
+    assert by_code["credit_balance_exhausted"].message.startswith("This request needs at least ")
+    assert by_code["model_not_allowed"].param == "model"
+    assert by_code["rate_limit_exceeded"].project == limited.project.id
+
+
+SECRET = "the prompt that nobody else may read"
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_a_request_that_was_wrong_is_kept_with_its_words_and_without_its_prompt(tmp_path):
+    world, bystander = await in_database(make_world), await in_database(make_world)
+    told = {}
+    async with opened(tmp_path) as runtime:
+        application = served_by(runtime)
+
+        async def expect(code, address="/v1/chat/completions", method="POST", key=world.secret, **asked):
+            body = {**ASKED, "messages": [{"role": "user", "content": SECRET}], **asked} if method == "POST" else None
+            answer = await ask(application, address, body, key=key, method=method)
+            error = answer.json()["error"]
+            assert error["code"] == code
+            if key == world.secret:
+                told[UUID(error["request_id"])] = (answer.status, code, error["param"] or "", error["message"][:500])
+
+        await expect("model_not_found", model="gpt-4o")
+        await expect("unknown_parameter", temprature=1)
+        await expect("invalid_type", model=1)
+        await expect("context_length_exceeded", messages=[{"role": "user", "content": "word " * 9_000}])
+        await expect("method_not_allowed", method="GET")
+        await expect("unknown_endpoint", "/v1/v1/chat/completions")
+        await expect("unknown_endpoint", "/v1/none", "GET")
+        await expect("model_not_found", model="gpt-4o", key=bystander.secret)
+    rows = await in_database(kept, world)
+    assert {one: (row.status, row.code, row.param, row.message) for one, row in rows.items()} == told
+    assert {(row.endpoint, row.model) for row in rows.values() if row.code == "model_not_found"} == {
+        ("/v1/chat/completions", "gpt-4o")
+    }
+    assert {row.api_key for row in rows.values()} == {world.key_id}
+    assert not [row for row in rows.values() if SECRET in str(vars(row)) or "word word" in str(vars(row))]
+    counted = {(code, model) for _, code, model, *_ in await in_database(counts)}
+    assert ("model_not_found", "") in counted, "names that clients make up are no kinds of counts"
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_events_of_one_socket_are_refused_each_under_its_own_id(tmp_path):
+    world = await in_database(make_world)
+    async with opened(tmp_path) as runtime:
+        socket = await Socket(served_by(runtime), key=world.secret).opened()
+        told = []
+        for event in ({"type": "response.wish"}, {**CREATE, "temprature": 1}, {**CREATE, "model": "gpt-4o"}):
+            socket.send(event)
+            [error] = await socket.until("error")
+            told.append((UUID(error["error"]["request_id"]), error["error"]["code"]))
+        await socket.leave()
+    rows = await in_database(kept, world)
+    assert [(one, row.code) for one, row in rows.items()] == told
+    assert [row.endpoint for row in rows.values()] == ["/v1/responses"] * 3
 
 
 @pytest.mark.django_db(transaction=True)
@@ -172,21 +239,54 @@ async def test_a_failed_write_goes_with_the_next_one(acme):
     rows = await in_database(counts)
     assert [(row[1], row[4]) for row in rows] == [("credit_balance_exhausted", 1), ("rate_limit_exceeded", 3)]
     assert rows[1][5] == third != last
+    assert await in_database(RefusedRequest.objects.of(acme.tenant).count) == 4
 
 
 async def test_a_full_memory_drops_what_is_new_and_says_so():
     metrics = Metrics()
     counted = Refusals(None, metrics, most=2, clock=lambda: NOON)
     for number in (1, 2, 3, 3, 1):
-        counted.note(SLOW_DOWN, uuid7(), tenant=UUID(int=number), api_key=None, model="")
+        counted.note(SLOW_DOWN, uuid7(), Sender(UUID(int=number)))
     assert [count.count for count in counted._counts.values()] == [2, 1]
     assert metrics.registry.get_sample_value("sluice_refusals_dropped_total") == 2
+
+
+@pytest.mark.django_db
+def test_a_flood_keeps_its_first_and_then_one_now_and_then(acme, other):
+    now = NOON
+    counted = Refusals(None, Metrics(), clock=lambda: now)
+    flood = [note(counted, acme) for _ in range(refusals.FIRST + 50)]
+    assert list(counted._whole) == flood[: refusals.FIRST]
+    rare, foreign = note(counted, acme, code="model_not_found"), note(counted, other)
+    assert list(counted._whole)[refusals.FIRST :] == [rare, foreign], "neither other reasons nor other tenants lose"
+    for _ in range(2):
+        now += timedelta(seconds=refusals.EVERY)
+        after = [note(counted, acme) for _ in range(50)]
+        assert [one in counted._whole for one in after] == [True] + [False] * 49
+    assert sum(count.count for count in counted._counts.values()) == refusals.FIRST + 152
+    for reason in range(refusals.FIRST_OF_ALL):
+        note(counted, acme, code=f"made_up_{reason}")
+    mine = [row for row in counted._whole.values() if row.tenant_id == acme.tenant.id]
+    gained = 2 * refusals.EVERY / refusals.EVERY_OF_ALL
+    assert len(mine) == refusals.FIRST_OF_ALL + gained
+
+
+async def test_what_no_row_takes_is_kept_as_far_as_it_goes():
+    counted = Refusals(None, Metrics(), clock=lambda: NOON)
+    hostile = Refusal(400, "x" * 90, "half \ud83d and \0 and " + "long " * 200, param="p" * 300)
+    counted.note(hostile, uuid7(), Sender(UUID(int=1)), endpoint="e" * 200, asked="m" * 200)
+    [row] = counted._whole.values()
+    assert (len(row.code), len(row.message), len(row.param), len(row.endpoint), len(row.model)) == (
+        60, 500, 200, 120, 120,
+    )  # fmt: skip
+    assert row.message.startswith("half ? and \ufffd and long")
+    assert [group.code for group in counted._counts] == [row.code]
 
 
 def note(counted, party, *, code="rate_limit_exceeded"):
     request = uuid7()
     refusal = Refusal(429, code, "No.")
-    counted.note(refusal, request, tenant=party.tenant.id, api_key=party.key.id, model="fake")
+    counted.note(refusal, request, Sender(party.tenant.id, api_key=party.key.id), model="fake")
     return request
 
 

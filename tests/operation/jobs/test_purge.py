@@ -16,7 +16,7 @@ from gateway.apis.responses.models import StoredResponse
 from gateway.batches.files import StoredFile, hide_expired
 from gateway.batches.models import Batch
 from gateway.batches.services import forget_batches
-from gateway.runtime.models import RefusalCount
+from gateway.runtime.models import RefusalCount, RefusedRequest
 from operation.jobs import tasks
 from operation.jobs.purge import purge
 from tenancy.audit import LEAST_AUDIT_DAYS
@@ -62,10 +62,12 @@ def test_refusals_go_after_their_days(acme, settings):
         RefusalCount(
             id=uuid7(), minute=at, tenant=acme.tenant, status=429, code="x", count=1, last_request=uuid7(), last_at=at
         ).save(force_insert=True)
+        RefusedRequest(id=uuid7(), at=at, tenant=acme.tenant, status=429, code="x").save(force_insert=True)
     assert purge(now) == 0
     settings.SLUICE_REFUSAL_DAYS = 10
-    assert purge(now) == 1
+    assert purge(now) == 2
     assert RefusalCount.objects.of(acme.tenant).count() == 2
+    assert RefusedRequest.objects.of(acme.tenant).count() == 2
 
 
 def test_a_tenant_keeps_its_rows_for_fewer_days_than_others(acme, other):
@@ -78,6 +80,7 @@ def test_a_tenant_keeps_its_rows_for_fewer_days_than_others(acme, other):
             at = now - timedelta(days=days, minutes=1)
             count = {"minute": at, "status": 429, "code": "x", "count": 1, "last_request": uuid7(), "last_at": at}
             RefusalCount(id=uuid7(), tenant=party.tenant, **count).save(force_insert=True)
+            RefusedRequest(id=uuid7(), at=at, tenant=party.tenant, status=429, code="x").save(force_insert=True)
             stored = {"status": "completed", "input": b"", "body": b"", "size": 0, "created_at": at}
             StoredResponse(id=uuid7(), **own, **lasts, **stored).save(force_insert=True)
             file = {"purpose": "batch", "filename": "f", "bytes": 0, "state": StoredFile.State.READY, "created_at": at}
@@ -90,10 +93,10 @@ def test_a_tenant_keeps_its_rows_for_fewer_days_than_others(acme, other):
 
     def left(party):
         files = StoredFile.objects.of(party.tenant).filter(state=StoredFile.State.READY)
-        rows = (StoredResponse.objects.of(party.tenant), files)
-        return [each.count() for each in (*rows, Batch.objects.of(party.tenant), RefusalCount.objects.of(party.tenant))]
+        rows = (StoredResponse, None, Batch, RefusalCount, RefusedRequest)
+        return [(files if each is None else each.objects.of(party.tenant)).count() for each in rows]
 
-    assert (left(acme), left(other)) == ([2, 3, 4, 5], [10, 10, 10, 10])
+    assert (left(acme), left(other)) == ([2, 3, 4, 5, 5], [10, 10, 10, 10, 10])
 
 
 def test_jobs_do_it(rows, monkeypatch):
