@@ -27,7 +27,6 @@ _IDS = {
     "/v1/adapters/": ("ADAPTER", "adapters_create"),
     "/v1/usage/": ("REQUEST_ID", "chat_completions"),
     "/api/v1/keys/": ("KEY_ID", "keys_create"),
-    "/api/v1/members/": ("MEMBER_ID", "members_list"),
 }
 _IN_BODIES = {"file-id": ("FILE_ID", "files_create"), "file-0199": ("ADAPTER_FILE_ID", "files_create")}
 _KINDS = {
@@ -64,11 +63,8 @@ _BODIES: Mapping[str, Mapping[str, Any]] = {
     "keys_create": {"name": "ci", "scopes": ["chat"], "day_limit": 5_000_000},
     "keys_change": {"day_limit": 10_000_000},
     "keys_rotate": {"overlap_hours": 24},
-    "members_invite": {"email": "new@example.com", "role": "member"},
-    "members_change": {"role": "admin"},
     "projects_create": {"name": "Search"},
     "routes_explain": {"model": "auto", "text": "Translate this into French: good morning."},
-    "tenant_change": {"response_days": 30},
 }
 """Bodies of the management API's requests."""
 _LINE = {
@@ -107,6 +103,8 @@ class Asked:
     body: Mapping[str, Any] | None
     is_form: bool
     is_binary: bool
+    by_program: bool
+    """Whether a key may make it, and not only somebody who is signed in."""
 
     @property
     def variable(self) -> str:
@@ -136,7 +134,7 @@ def asked_of(document_operation: Mapping[str, Any], method: str, path: str) -> A
         body = {**body, "model": MODEL_FOR.format(_KINDS.get(name, Kind.CHAT).value)}
     answers = [answer.get("content", {}) for answer in document_operation["responses"].values()]
     is_binary = any("application/octet-stream" in each or "application/zip" in each for each in answers)
-    return Asked(name, method.upper(), path, key, body, FORM in content, is_binary)
+    return Asked(name, method.upper(), path, key, body, FORM in content, is_binary, schemes != {"session"})
 
 
 def examples_of(asked: Asked) -> tuple[Example, ...]:
@@ -253,6 +251,6 @@ def _node(asked: Asked) -> str:
         options.append("body: form")
     if headers:
         options.insert(1, f"headers: {{ {', '.join(headers)} }}")
-    shown = "answer.status" if asked.is_binary or asked.operation in ("health", "members_remove") else "await answer.json()"
+    shown = "answer.status" if asked.is_binary or asked.operation == "health" else "await answer.json()"
     inside = "".join(f"\n  {option}," for option in options)
     return f"{before}const answer = await fetch({address}, {{{inside}\n}});\nconsole.log({shown});\n"

@@ -137,7 +137,7 @@ def _operation(document: Mapping[str, Any], path: str, method: str, told: Mappin
         summary=summary,
         description=told.get("description", ""),
         asked=asked,
-        examples=examples_of(asked),
+        examples=examples_of(asked) if asked.by_program else (),
         scope=_scope(told, endpoint),
         parameters=tuple(_parameters(document, told)),
         body=body,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import wraps
+from dataclasses import dataclass
+from functools import cached_property, wraps
 from typing import Any, Concatenate, ParamSpec
 
 from django.http import Http404, HttpRequest, HttpResponse
@@ -25,24 +25,50 @@ from control.docs.search import search
 from control.docs.site import FILES, PAGES, ROOT, SECTIONS, beside
 from gateway.runtime.data_plane import live_of
 from inference.types import Kind
+from routing.tasks import AUTO
 from tenancy.models import APIKey
 
 P = ParamSpec("P")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Reader:
     """Whoever reads: the address that they came to, and what of their tenant examples are written with."""
 
-    base: str
-    place: Place | None = None
-    key: APIKey | None = None
-    models: Mapping[Kind, str] = field(default_factory=dict)
+    request: HttpRequest
+    place: Place | None
+
+    @property
+    def base(self) -> str:
+        """The address that the reader came to, whose host Django has checked."""
+        return f"{self.request.scheme}://{self.request.get_host()}"
+
+    @cached_property
+    def key(self) -> APIKey | None:
+        """The key that the reader made last."""
+        if self.place is None:
+            return None
+        mine = self.place.access.keys().filter(revoked_at=None, created_by=self.place.access.user)
+        return mine.order_by("-id").first()
+
+    @cached_property
+    def models(self) -> Mapping[Kind, str]:
+        """A model of each kind that the reader's plan includes, one that is ready where there is one."""
+        if self.place is None:
+            return {}
+        live = live_of(self.request)
+        offers = offers_of(live, live.catalogue(), active_subscription(self.place.tenant))
+        found: dict[Kind, str] = {}
+        for offer in sorted(offers, key=lambda offer: not offer.is_ready):
+            for kind in offer.entry.kinds:
+                found.setdefault(kind, offer.entry.name)
+        return found
 
     def own(self, html: str) -> SafeString:
         """Return rendered HTML with the reader's base URL and models in it."""
         for kind in Kind:
-            html = html.replace(MODEL_FOR.format(kind.value), escape(self.models.get(kind, "auto")))
+            if (mark := MODEL_FOR.format(kind.value)) in html:
+                html = html.replace(mark, escape(self.models.get(kind, AUTO)))
         return mark_safe(html.replace(BASE, escape(self.base)))  # noqa: S308 - rendered by us
 
 
@@ -55,27 +81,13 @@ def docs_page(view: View[P]) -> Callable[..., HttpResponse]:
     @require_safe
     @wraps(view)
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponse:
-        base = f"{request.scheme}://{request.get_host()}"  # whose host Django has checked
         place = place_of(request) if request.user.is_authenticated else None
         if place is None:
-            return view(request, Reader(base), *args, **kwargs)
+            return view(request, Reader(request, None), *args, **kwargs)
         with place.entered(request):
-            return view(request, _reader(request, base, place), *args, **kwargs)
+            return view(request, Reader(request, place), *args, **kwargs)
 
     return inner
-
-
-def _reader(request: HttpRequest, base: str, place: Place) -> Reader:
-    keys = APIKey.objects.of(place.tenant).filter(revoked_at=None)
-    if not place.access.may("keys"):
-        keys = keys.filter(created_by=request.user)
-    live = live_of(request)
-    offers = offers_of(live, live.catalogue(), active_subscription(place.tenant))
-    models: dict[Kind, str] = {}
-    for offer in sorted(offers, key=lambda offer: not offer.is_ready):
-        for kind in offer.entry.kinds:
-            models.setdefault(kind, offer.entry.name)
-    return Reader(base, place, keys.order_by("-id").first(), models)
 
 
 def _shown(request: HttpRequest, reader: Reader, template: str, **more: Any) -> HttpResponse:
