@@ -7,7 +7,8 @@ from django.urls import path
 from control.console import admin_keys, audit, batches, catalogue, chat, keys, requests, tenancy, usage
 
 urlpatterns = [
-    path("", chat.chat, name="console-chat"),
+    path("", chat.home, name="console-home"),
+    path("chat/", chat.chat, name="console-chat"),
     path("chat/account/", chat.account, name="console-account"),
     path("usage/", usage.usage, name="console-usage"),
     path("usage/export.csv", usage.export, name="console-usage-export"),

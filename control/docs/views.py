@@ -109,6 +109,7 @@ def page(request: HttpRequest, reader: Reader, slug: str) -> HttpResponse:
     section, found = PAGES[slug]
     made = rendered(slug)
     before, after = beside(found)
+    head, end, body = made.html.partition("</h1>")
     return _shown(
         request,
         reader,
@@ -116,7 +117,8 @@ def page(request: HttpRequest, reader: Reader, slug: str) -> HttpResponse:
         slug=slug,
         section=section,
         title=made.title,
-        body=reader.own(made.html),
+        head=mark_safe(head + end),  # noqa: S308 - rendered by us
+        body=reader.own(body),
         headings=[heading for heading in made.headings if heading.level == 2],
         has_panel=bool(found.panel),
         panels=panels_of(request, reader.place, found.panel) if found.panel else [],
