@@ -282,7 +282,13 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     parameters: list[dict[str, Any]] = []
     if "{" in endpoint.path:
         parameters.append(
-            {"in": "path", "name": "id", "required": True, "schema": {"type": "string"}, "description": "The object's id."}
+            {
+                "in": "path",
+                "name": "id",
+                "required": True,
+                "schema": {"type": "string"},
+                "description": "The object's id.",
+            }
         )
     if endpoint.keeps:
         parameters += _KEPT if endpoint.streams is not None else _KEPT[:1]

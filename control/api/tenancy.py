@@ -25,7 +25,6 @@ from gateway.errors.refusal import Refusal
 from tenancy.models import Membership, Project, Tenant
 from tenancy.services import members, tenants
 
-
 _PEOPLE: Any = [{"session": []}]  # a management key decides neither about people nor about settings
 _OWNERS: Any = [{"adminKey": []}, {"session": []}]
 

@@ -182,7 +182,9 @@ def _id(asked: Asked, form: str, *, quoted: bool) -> str:
 def _python(asked: Asked) -> str:
     if asked.operation in _ANTHROPIC:
         call, shown = _ANTHROPIC[asked.operation]
-        opened = f'from anthropic import Anthropic\n\nclient = Anthropic(base_url="{BASE}", api_key=os.environ["{KEY}"])'
+        opened = (
+            f'from anthropic import Anthropic\n\nclient = Anthropic(base_url="{BASE}", api_key=os.environ["{KEY}"])'
+        )
         return _program(opened, f"client.{call}", _arguments(asked.body or {}), shown)
     root = "/api/v1" if asked.path.startswith("/api/v1") else "/v1" if asked.path.startswith("/v1") else ""
     key = f'os.environ["{asked.key}"]' if asked.key else '"none"'
@@ -190,14 +192,15 @@ def _python(asked: Asked) -> str:
     identifier = [_id(asked, 'os.environ["{}"]', quoted=True)] if "{" in asked.path else []
     if asked.is_form:
         lines = f"lines = b'''{json.dumps(_LINE)}'''"
-        return f'import os\n\n{opened}\n{lines}\nfile = client.files.create(file=("requests.jsonl", lines), purpose="batch")\nprint(file.id)\n'
+        upload = 'file = client.files.create(file=("requests.jsonl", lines), purpose="batch")\nprint(file.id)'
+        return f"import os\n\n{opened}\n{lines}\n{upload}\n"
     if asked.operation in _CALLS:
         call, shown = _CALLS[asked.operation]
         return _program(opened, f"client.{call}", [*identifier, *_arguments(asked.body or {})], shown)
     path = asked.path.removeprefix(root)
     target = f'"{path}"'
     if identifier:
-        target = f"""f"{path.replace('{id}', "{os.environ['" + asked.variable + "']}")}\""""
+        target = f"""f"{path.replace("{id}", "{os.environ['" + asked.variable + "']}")}\""""
     body = [] if asked.body is None else [f"body={_value(asked.body)}"]
     kind = "cast_to=HttpxBinaryResponseContent" if asked.is_binary else "cast_to=object"
     if asked.is_binary:

@@ -1,4 +1,4 @@
-"""This installation's own figures beside a concept: a tenant's from its usage, the operator's from the engines."""
+"""An installation's own figures beside a concept: a tenant's from its usage, the operator's from the engines."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from django.http import HttpRequest
 from base.units import format_credits
 from billing.selectors.usage import UsageSum, recent_usage, usage_by_day, usage_of_all
 from control.console.catalogue import active_subscription, offers_of
-from control.console.pages import show_charge
 from control.console.tenancy import Place
+from control.operate.base import Desk
+from control.screens.figures import show_charge
 from gateway.runtime.data_plane import DeploymentState, live_of
 from inference.types import Work
+from tenancy.models import User
 
 DAYS = 7
+_SEES_ENGINES = "routing.view_deployment"
 LATEST = 200
 """So many of the latest requests have a say in medians."""
 
@@ -65,7 +68,7 @@ def panels_of(request: HttpRequest, place: Place | None, name: str) -> list[Pane
         found = tuple(_OF_TENANT[name](request, place))
         hint = "Send a first request, in the chat or by a key: its figures stand here a moment later."
         panels.append(Panel(place.tenant.name, found, "" if found else hint))
-    if request.user.is_authenticated and request.user.is_staff:
+    if isinstance(request.user, User) and request.user.is_staff and Desk(request.user).may(_SEES_ENGINES):
         found = tuple(_of_engines(request, name))
         panels.append(Panel("All tenants", found, "" if found else "No engine of this installation tells figures now."))
     return panels
@@ -81,7 +84,9 @@ def _metering(request: HttpRequest, place: Place) -> Iterable[Figure]:
     if sums.requests:
         yield Figure("Spent", f"{show_charge(sums.charge)} credits", f"in {DAYS} days, by {sums.requests:,} requests")
         yield Figure("A request", f"{show_charge(sums.charge // sums.requests)} credits", "on average")
-        yield Figure("Tokens", f"{sums.prompt + sums.generated:,}", f"{_share(sums.cached, sums.prompt)} of prompts cached")
+        yield Figure(
+            "Tokens", f"{sums.prompt + sums.generated:,}", f"{_share(sums.cached, sums.prompt)} of prompts cached"
+        )
 
 
 def _speed(request: HttpRequest, place: Place) -> Iterable[Figure]:
@@ -126,7 +131,9 @@ def _limits(request: HttpRequest, place: Place) -> Iterable[Figure]:
         return
     terms = subscription.version
     yield Figure("Plan", terms.plan.name)
-    yield Figure("Requests", f"{terms.request_limit:,}", f"in {terms.request_period_s} s, {terms.request_burst:,} at once")
+    yield Figure(
+        "Requests", f"{terms.request_limit:,}", f"in {terms.request_period_s} s, {terms.request_burst:,} at once"
+    )
     yield Figure("Credits", format_credits(terms.credit_limit), f"in {terms.credit_period_s} s")
     yield Figure("At the same time", f"{terms.concurrency:,} requests", "further ones wait in your own queue")
 

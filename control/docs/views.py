@@ -23,10 +23,11 @@ from control.docs.markdown import code_block, rendered
 from control.docs.reference import Operation, by_group, operations
 from control.docs.search import search
 from control.docs.site import FILES, PAGES, ROOT, SECTIONS, beside
+from control.operate.base import Desk
 from gateway.runtime.data_plane import live_of
 from inference.types import Kind
 from routing.tasks import AUTO
-from tenancy.models import APIKey
+from tenancy.models import APIKey, User
 
 P = ParamSpec("P")
 
@@ -52,13 +53,13 @@ class Reader:
         return mine.order_by("-id").first()
 
     @cached_property
-    def models(self) -> Mapping[Kind, str]:
+    def models(self) -> Mapping[str, str]:
         """A model of each kind that the reader's plan includes, one that is ready where there is one."""
         if self.place is None:
             return {}
         live = live_of(self.request)
         offers = offers_of(live, live.catalogue(), active_subscription(self.place.tenant))
-        found: dict[Kind, str] = {}
+        found: dict[str, str] = {}
         for offer in sorted(offers, key=lambda offer: not offer.is_ready):
             for kind in offer.entry.kinds:
                 found.setdefault(kind, offer.entry.name)
@@ -68,7 +69,7 @@ class Reader:
         """Return rendered HTML with the reader's base URL and models in it."""
         for kind in Kind:
             if (mark := MODEL_FOR.format(kind.value)) in html:
-                html = html.replace(mark, escape(self.models.get(kind, AUTO)))
+                html = html.replace(mark, escape(self.models.get(kind.value, AUTO)))
         return mark_safe(html.replace(BASE, escape(self.base)))  # noqa: S308 - rendered by us
 
 
@@ -92,7 +93,11 @@ def docs_page(view: View[P]) -> Callable[..., HttpResponse]:
 
 def _shown(request: HttpRequest, reader: Reader, template: str, **more: Any) -> HttpResponse:
     context = {"page": "docs", "sections": SECTIONS, "reader": reader, **more}
-    return render(request, template, context if reader.place is None else reader.place.context(**context))
+    if reader.place is not None:
+        context = reader.place.context(**context)
+    elif isinstance(request.user, User) and request.user.is_staff:
+        context = Desk(request.user).context(**context)
+    return render(request, template, context)
 
 
 @docs_page
@@ -149,9 +154,7 @@ _made: dict[str, str] = {}
 def _endpoint_html(operation: Operation) -> str:
     """Return what of an endpoint's page is the same for everybody, rendered once."""
     if operation.id not in _made:
-        blocks = [
-            (one, code_block(one.code, one.language, f"example-{one.language}")) for one in operation.examples
-        ]
+        blocks = [(one, code_block(one.code, one.language, f"example-{one.language}")) for one in operation.examples]
         context = {"operation": operation, "examples": blocks, "needed": operation.asked.needs}
         _made[operation.id] = render_to_string("docs/operation.html", context)
     return _made[operation.id]

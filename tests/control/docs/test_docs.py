@@ -18,8 +18,10 @@ from control.docs.site import PAGES
 pytestmark = pytest.mark.django_db
 
 MOST_BYTES = 200_000
+
+
 class _Read(HTMLParser):
-    """What of a page is looked at: headings, ids, links, landmarks, and scrollable parts without a stop of the tab key."""
+    """What of a page is looked at: headings, ids, links, landmarks, and scrollable parts that the tab key passes by."""
 
     def __init__(self, text):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What of the documents is the reader's own: the address, key and model in examples, and the figures beside concepts."""
+"""What of the documents is the reader's own: address, key and model in examples, and figures beside concepts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gateway.runtime.data_plane import DeploymentState, Live
 from inference.types import Work
 from routing.services.catalogue import add_model
 from tests.control.console.conftest import people, used
+from tests.control.console.test_models import subscribe
 
 __all__ = ["people", "used"]
 PANELS = [(slug, page.panel) for slug, (_, page) in PAGES.items()]
@@ -20,8 +21,9 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def models(terms):
-    """A model of each kind."""
+def models(acme):
+    """A model of each kind, in acme's plan."""
+    subscribe(acme, allowed_models=[])
     for name, kind in (("writer", "chat"), ("vectors", "embedding")):
         add_model(
             name=name, kinds=[kind], context_length=4096, rate_card="default", source="", backend="fake", options={}
@@ -55,6 +57,12 @@ def test_nobody_elses_key_is_shown(acme, people):
     assert acme.key.prefix not in page
 
 
+def test_no_tenant_but_ones_own_is_shown(acme, other):
+    for address in ("/docs/", "/docs/limits/", "/docs/api/chat_completions/", "/docs/search/"):
+        assert acme.client().get(address, {"tenant": other.tenant.slug}).status_code == 404
+        assert acme.client().get(address, {"tenant": acme.tenant.slug}).status_code == 200
+
+
 def test_figures_are_those_of_the_readers_tenant(acme, other, people, used):
     page = "/docs/concepts/prefix-caching/"
     assert "Sign in" in Client().get(page).content.decode()
@@ -77,13 +85,17 @@ def test_each_panel_is_filled(acme, models, used, name):
 
 
 def test_operators_see_the_engines(acme, rf, monkeypatch):
-    work = Work(steps=10, rows=25, seconds=4.0, prefill_seconds=1.0, prompt_tokens=500, cached_tokens=1500, output_tokens=90)
+    work = Work(
+        steps=10, rows=25, seconds=4.0, prefill_seconds=1.0, prompt_tokens=500, cached_tokens=1500, output_tokens=90
+    )
     state = DeploymentState(True, "", 3, 2, 0.5, False, kv_cached=0.25, work=work, details={"quantization": "w8a8"})
-    monkeypatch.setattr(Live, "deployment_states", lambda self: {uuid.uuid4(): state})
+    monkeypatch.setattr(Live, "deployment_states", lambda _: {uuid.uuid4(): state})
     request = rf.get("/")
     request.user = acme.owner
     assert panels_of(request, None, "batching") == []
     request.user.is_staff = True
+    assert panels_of(request, None, "batching") == [], "a role that sees no engines"
+    request.user.is_superuser = True
 
     def told(name):
         [panel] = panels_of(request, None, name)
