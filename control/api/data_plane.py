@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -16,7 +17,7 @@ from gateway.apis.responses.response_object import FunctionCallOutput, OutputMes
 from gateway.errors.refusal import anthropic_error
 from gateway.http.endpoint import Endpoint, Struct, Work
 from gateway.wire.common import SCHEMAS
-from gateway.wire.demands import NOT_ENFORCED, Only, Tried, Wish, inner_of, notes_of
+from gateway.wire.demands import NOT_ENFORCED, Only, Tried, Wish, notes_of
 
 JSON, EVENTS = "application/json", "text/event-stream"
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
@@ -41,6 +42,7 @@ _ERROR = {
     "properties": {
         "error": {
             "type": "object",
+            "description": "The error.",
             "required": ["message", "type", "param", "code", "request_id"],
             "properties": {
                 "message": {"type": "string", "description": "For people; it may change."},
@@ -59,9 +61,10 @@ _MESSAGES_ERROR = {
     "description": "What went wrong, in the shape of Anthropic's API; `error_code` is one of docs/errors.md.",
     "required": ["type", "error", "request_id"],
     "properties": {
-        "type": {"const": "error"},
+        "type": {"const": "error", "description": "The kind of the object."},
         "error": {
             "type": "object",
+            "description": "The error.",
             "required": ["type", "message", "details"],
             "properties": {
                 "type": {"type": "string"},
@@ -76,7 +79,7 @@ _MESSAGES_ERROR = {
                 },
             },
         },
-        "request_id": {"type": "string", "format": "uuid"},
+        "request_id": {"type": "string", "format": "uuid", "description": "The request's id."},
     },
 }
 
@@ -133,12 +136,20 @@ _TEXTS = {"pattern": lambda pattern: pattern.replace(r"\Z", "$"), "description":
 
 
 def _structs(kinds: list[Struct]) -> set[Struct]:
-    """Return `kinds` and the structs in their fields."""
+    """Return `kinds` and the structs in their fields, in lists and choices too."""
     found = set(kinds)
     for kind in kinds:
-        inner = [struct for structs in inner_of(kind).values() for struct in structs]
+        hints = get_type_hints(kind, include_extras=True).values()
+        inner = {struct for hint in hints for struct in _inside(hint)}
         found |= _structs([one for one in inner if one not in found])
     return found
+
+
+def _inside(hint: Any) -> Iterator[Struct]:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield hint
+    for part in get_args(hint):
+        yield from _inside(part)
 
 
 def _tell_declared(kind: Struct, schema: dict[str, Any]) -> None:

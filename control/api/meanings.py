@@ -44,7 +44,7 @@ _MEANINGS = {
     "role": "`owner`, `admin`, `member` or `billing`.",
     "ended_keys": "Admin keys that ended, since their maker is no owner any more.",
     "is_active": "Whether its keys are let in.",
-    "response_storage": "Whether responses are stored: `off`, `on` or `forbidden`.",
+    "response_storage": "Whether responses are stored: `by_default`, `on_request` or `forbidden`.",
     "hosted_tools": "What becomes of requests with hosted tools: `refuse` or `leave_out`.",
     "response_days": "For how many days stored responses are kept.",
     "file_days": "For how many days files are kept.",
