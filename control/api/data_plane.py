@@ -37,7 +37,7 @@ _ITEMS: tuple[Struct, ...] = (
 _FILE = {"type": "string", "format": "binary", "description": "The file's bytes."}
 _ERROR = {
     "type": "object",
-    "description": "What went wrong; docs/errors.md lists the codes.",
+    "description": "What went wrong; /docs/errors/ lists the codes.",
     "required": ["error"],
     "properties": {
         "error": {
@@ -58,7 +58,7 @@ _ERROR = {
 
 _MESSAGES_ERROR = {
     "type": "object",
-    "description": "What went wrong, in the shape of Anthropic's API; `error_code` is one of docs/errors.md.",
+    "description": "What went wrong, in the shape of Anthropic's API; `error_code` is one of /docs/errors/.",
     "required": ["type", "error", "request_id"],
     "properties": {
         "type": {"const": "error", "description": "The kind of the object."},
