@@ -132,7 +132,7 @@ def keys_of_examples() -> dict[str, str]:
     """Return a key for everything and an admin key of that tenant, as the examples' environment has them."""
     tenant = Tenant.objects.get(slug="examples")
     owner = User.objects.get(email="reader@examples.example")
-    scopes, project = ["inference", "management"], tenant.projects.get()
+    scopes, project = ["inference", "management"], Project.objects.of(tenant).get()
     _, key = keys.create_key(tenant=tenant, project=project, name="examples", scopes=scopes, created_by=owner)
     _, admin_key = admin_keys.create_admin_key(tenant=tenant, name="examples", created_by=owner)
     return {"SLUICE_API_KEY": key, "SLUICE_ADMIN_KEY": admin_key}

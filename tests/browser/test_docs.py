@@ -22,8 +22,6 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 BLOCK = re.compile(
     r'<div class="code" data-language="(\w+)"><pre tabindex="0"><code id="[^"]+">(.*?)</code></pre>', re.DOTALL
 )
-    r'<div class="code" data-language="(\w+)"><pre tabindex="0"><code id="[^"]+">(.*?)</code></pre>', re.S
-)
 CALLS = re.compile(r"^curl |OpenAI\(|Anthropic\(|^const answer|^cat > requests", re.MULTILINE)
 NODE = shutil.which("node")
 
