@@ -39,7 +39,7 @@ RUN /opt/venv/bin/pip install --no-cache-dir --index-url "${TORCH_CUDA_INDEX}" '
 
 FROM system AS code
 WORKDIR /app
-COPY manage.py LICENSE ./
+COPY manage.py LICENSE SECURITY.md UPGRADING.md CONTRIBUTING.md CHANGELOG.md ./
 COPY base base
 COPY tenancy tenancy
 COPY fleet fleet
@@ -52,6 +52,8 @@ COPY inference inference
 COPY desk desk
 COPY templates templates
 COPY static static
+COPY docs docs
+COPY examples examples
 COPY deploy/docker deploy/docker
 RUN python -m compileall -q base tenancy fleet gateway control operation billing routing inference desk
 ENV PATH=/opt/venv/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 SLUICE_HOME=/var/lib/sluice \

@@ -37,7 +37,7 @@ CHECK_PYTHON := import sys, shutil; from importlib.util import find_spec as has;
 	free = shutil.disk_usage(".").free >> 20; free >= $(NEEDED_MIB) or sys.exit( \
 	f"the packages need $(NEEDED_MIB) MiB of this disk, and {free} MiB are free:\nmake room, then make again")
 
-.PHONY: run setup test again engine all audit check fields lint types layers fast explore conformance system clean purge vendor lock
+.PHONY: run setup test again engine all audit check lint types layers fast explore conformance system clean purge vendor lock
 
 run: setup  ## set everything up, then serve on PORT until Ctrl-C
 	@exec $(PY) manage.py quickstart --serve --port $(PORT)
@@ -58,9 +58,6 @@ all: lint types layers $(VENV)/.dev system  ## everything, before a release: mon
 	@$(PY) benchmarks/faults.py
 
 check: lint types layers fast  ## what every commit passes
-
-fields: $(VENV)/.dev  ## write the tables of docs/fields.md anew
-	@$(PY) manage.py shell -v 0 -c "from gateway.apis import fields; fields.write()"
 
 lint: $(VENV)/.dev
 	@$(PY) -m ruff check .

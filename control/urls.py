@@ -10,8 +10,8 @@ from django.views.generic import RedirectView
 
 from control.accounts import views
 from control.admin.dashboard import dashboard
-from control.api.docs import api_docs, api_schema
 from control.api.errors import unknown_endpoint
+from control.api.openapi import api_schema
 from control.find import find
 
 # One sign-in for everybody: operators too go through allauth, with its second factor and its rate limits.
@@ -39,11 +39,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("operate/", include("control.operate.urls")),
     path("find/", find, name="find"),
     path("", include("control.console.urls")),
-    re_path(r"^docs/?$", RedirectView.as_view(pattern_name="api-docs"), name="docs"),
+    path("docs/", include("control.docs.urls")),
     path("api/v1/", include("control.api.urls")),
     path("v1/organization/", include("control.api.organization.urls")),
     path("api/schema/", api_schema, name="api-schema"),
-    path("api/docs/", api_docs, name="api-docs"),
+    path("api/docs/", RedirectView.as_view(pattern_name="docs-api"), name="api-docs"),
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
 ]
 handler400 = "control.screens.pages.bad_request"

@@ -1,7 +1,7 @@
 """Sort support tickets and take fields out of them with OpenAI's SDK, sixteen at a time or as one batch.
 
     pip install openai
-    export SLUICE_KEY=sk-sluice-…
+    export SLUICE_API_KEY=sk-sluice-…
     python examples/tickets.py            # the 1,000 tickets of tickets.csv, answers into answers.csv
     python examples/tickets.py --batch    # the same overnight, at the price of batches
 
@@ -176,12 +176,12 @@ def main() -> None:
     parser.add_argument("--labels", default="sluice-desk-labels", help="model that is asked for labels; may be auto")
     parser.add_argument("--fields", default="sluice-desk", help="model that is asked for fields; may be auto")
     parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1")
-    parser.add_argument("--key", default=os.environ.get("SLUICE_KEY"), help="API key; $SLUICE_KEY if not given")
+    parser.add_argument("--key", default=os.environ.get("SLUICE_API_KEY"), help="API key; $SLUICE_API_KEY if not given")
     parser.add_argument("--batch", action="store_true", help="make one batch of all requests")
     parser.add_argument("--poll", type=float, default=5, help="seconds between two looks at a batch")
     options = parser.parse_args()
     if not options.key or not options.tickets.is_file():
-        parser.error("set SLUICE_KEY or give --key" if not options.key else f"there is no file {options.tickets}")
+        parser.error("set SLUICE_API_KEY or give --key" if not options.key else f"there is no file {options.tickets}")
     answers = Answers(options.out, read(options.tickets, ("id", "ticket"))[: options.count])
     try:
         if answers.missing():

@@ -85,7 +85,7 @@ def docs(port: int, seen: Counter[str]) -> None:
     def read() -> None:
         while True:
             with socket.create_connection(("127.0.0.1", port)) as connection, suppress(OSError):
-                connection.sendall(b"GET /api/docs/ HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
+                connection.sendall(b"GET /docs/api/responses/ HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
                 seen[ended(connection)] += 1
                 while connection.recv(65536):
                     pass
@@ -116,7 +116,7 @@ ATTACKS: dict[str, Callable[[int, Counter[str]], None]] = {
     "an endless head": endless_head,
     "uploads of 1 GiB without a key": upload,
     "all three": all_three,
-    "six readers of /api/docs/": docs,
+    "six readers of /docs/api/responses/": docs,
 }
 
 

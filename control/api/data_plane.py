@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import inspect
-import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
+from control.api.meanings import tell_meanings
 from gateway.apis.endpoints import ENDPOINTS
+from gateway.apis.meanings import meaning_in, meaning_of
 from gateway.apis.messages.message_object import MessageText, MessageThinking, MessageToolUse
 from gateway.apis.responses import input_items
 from gateway.apis.responses.response_object import FunctionCallOutput, OutputMessage, ReasoningOutput
 from gateway.errors.refusal import anthropic_error
 from gateway.http.endpoint import Endpoint, Struct, Work
 from gateway.wire.common import SCHEMAS
-from gateway.wire.demands import NOT_ENFORCED, Only, Tried, Wish, inner_of, notes_of
+from gateway.wire.demands import NOT_ENFORCED, Only, Tried, Wish, notes_of
 
 JSON, EVENTS = "application/json", "text/event-stream"
 FORM, BYTES = "multipart/form-data", "application/octet-stream"
@@ -33,14 +34,15 @@ _ITEMS: tuple[Struct, ...] = (
     MessageThinking,
     MessageToolUse,
 )
-_FILE = {"type": "string", "format": "binary"}
+_FILE = {"type": "string", "format": "binary", "description": "The file's bytes."}
 _ERROR = {
     "type": "object",
-    "description": "What went wrong; docs/errors.md lists the codes.",
+    "description": "What went wrong; /docs/errors/ lists the codes.",
     "required": ["error"],
     "properties": {
         "error": {
             "type": "object",
+            "description": "The error.",
             "required": ["message", "type", "param", "code", "request_id"],
             "properties": {
                 "message": {"type": "string", "description": "For people; it may change."},
@@ -56,12 +58,13 @@ _ERROR = {
 
 _MESSAGES_ERROR = {
     "type": "object",
-    "description": "What went wrong, in the shape of Anthropic's API; `error_code` is one of docs/errors.md.",
+    "description": "What went wrong, in the shape of Anthropic's API; `error_code` is one of /docs/errors/.",
     "required": ["type", "error", "request_id"],
     "properties": {
-        "type": {"const": "error"},
+        "type": {"const": "error", "description": "The kind of the object."},
         "error": {
             "type": "object",
+            "description": "The error.",
             "required": ["type", "message", "details"],
             "properties": {
                 "type": {"type": "string"},
@@ -76,7 +79,7 @@ _MESSAGES_ERROR = {
                 },
             },
         },
-        "request_id": {"type": "string", "format": "uuid"},
+        "request_id": {"type": "string", "format": "uuid", "description": "The request's id."},
     },
 }
 
@@ -86,6 +89,7 @@ def merged(result: dict[str, Any], **_: Any) -> dict[str, Any]:
 
     Raise ValueError where both have a component of one name.
     """
+    tell_meanings(result)
     components = _components()
     own = result.setdefault("components", {})
     if clash := components.keys() & own.get("schemas", {}).keys():
@@ -100,21 +104,6 @@ def merged(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     return {**result, "servers": [{"url": BASE}], "paths": {**_paths(), **result["paths"]}}
 
 
-def curl(endpoint: Mapping[str, Any], method: str, path: str) -> str:
-    """Return a command that calls the operation of the document at `BASE`; empty for one that has no example."""
-    if SECURITY not in {name for need in endpoint.get("security", ()) for name in need} or "{" in path:
-        return ""
-    command = f'curl {BASE}{path} -H "Authorization: Bearer $SLUICE_API_KEY"'
-    if method == "get":
-        return command
-    content = endpoint["requestBody"]["content"]
-    if FORM in content:
-        return f"{command} \\\n  -F purpose=batch -F file=@requests.jsonl"
-    body = content[JSON]  # the management API's has named examples
-    example = body["example"] if "example" in body else next(iter(body["examples"].values()))["value"]
-    return f"{command} \\\n  -H 'Content-Type: application/json' \\\n  -d '{json.dumps(example)}'"
-
-
 def _components() -> dict[str, Any]:
     told = [kind for one in ENDPOINTS for kind in (one.gives, one.streams, one.takes if _has_body(one) else None)]
     kinds = {*filter(None, told), *_ITEMS}
@@ -122,6 +111,10 @@ def _components() -> dict[str, Any]:
     _, components = msgspec.json.schema_components(ordered, ref_template=SCHEMAS)
     for kind in _structs(ordered):
         _tell_declared(kind, components[kind.__name__])
+    for name, schema in components.items():
+        for field, told in schema.get("properties", {}).items():
+            if "description" not in told:
+                told["description"] = meaning_in(name, field)
     return {**_of_ecma(components), "Error": _ERROR, "MessagesError": _MESSAGES_ERROR}
 
 
@@ -143,27 +136,37 @@ _TEXTS = {"pattern": lambda pattern: pattern.replace(r"\Z", "$"), "description":
 
 
 def _structs(kinds: list[Struct]) -> set[Struct]:
-    """Return `kinds` and the structs in their fields."""
+    """Return `kinds` and the structs in their fields, in lists and choices too."""
     found = set(kinds)
     for kind in kinds:
-        inner = [struct for structs in inner_of(kind).values() for struct in structs]
+        hints = get_type_hints(kind, include_extras=True).values()
+        inner = {struct for hint in hints for struct in _inside(hint)}
         found |= _structs([one for one in inner if one not in found])
     return found
 
 
+def _inside(hint: Any) -> Iterator[Struct]:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        yield hint
+    for part in get_args(hint):
+        yield from _inside(part)
+
+
 def _tell_declared(kind: Struct, schema: dict[str, Any]) -> None:
-    for name, note in notes_of(kind).items():
-        match note:
-            case Only():
-                why = f" ({note.why})" if note.why else ""
-                schema["properties"][name] = {
-                    "description": f"Not supported{why}: {note.instead or 'leave it out'}.",
-                    "enum": [None, *note.values],
-                    "deprecated": True,
-                }
-            case Wish() | Tried():
-                wish = {"description": f"A wish: where it changes nothing, the header {NOT_ENFORCED} says so."}
-                schema["properties"][name] = wish | schema["properties"][name]
+    """Give each property of a struct's schema its meaning, and what is declared of it."""
+    notes = notes_of(kind)
+    for field in msgspec.structs.fields(kind):
+        if field.encode_name not in schema.get("properties", {}):
+            continue
+        properties, note = schema["properties"], notes.get(field.name)
+        if isinstance(note, Only):
+            known = [None, *note.values]
+            properties[field.encode_name] = {"description": note.told, "enum": known, "deprecated": True}
+            continue
+        told = meaning_of(kind, field.name)
+        if isinstance(note, Wish | Tried):
+            told += f" A wish: where it changes nothing, the header {NOT_ENFORCED} says so."
+        properties[field.encode_name] = {"description": told} | properties[field.encode_name]
 
 
 _KEPT = [
@@ -289,12 +292,23 @@ def _answers(endpoint: Endpoint) -> dict[str, Any]:
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
     parameters: list[dict[str, Any]] = []
     if "{" in endpoint.path:
-        parameters.append({"in": "path", "name": "id", "required": True, "schema": {"type": "string"}})
+        parameters.append(
+            {
+                "in": "path",
+                "name": "id",
+                "required": True,
+                "schema": {"type": "string"},
+                "description": "The object's id.",
+            }
+        )
     if endpoint.keeps:
         parameters += _KEPT if endpoint.streams is not None else _KEPT[:1]
     if endpoint.takes is not None and not _has_body(endpoint):
         fields = _fields(endpoint.takes)
-        parameters += [{"in": "query", "name": name, "schema": schema} for name, schema in fields.items()]
+        parameters += [
+            {"in": "query", "name": name, "description": schema.pop("description"), "schema": schema}
+            for name, schema in fields.items()
+        ]
     return parameters
 
 
@@ -305,6 +319,7 @@ def _has_body(endpoint: Endpoint) -> bool:
 def _fields(kind: Struct) -> dict[str, Any]:
     """Return the schema of each field of a flat struct that may be given, when it is given."""
     _, components = msgspec.json.schema_components([kind], ref_template=SCHEMAS)
+    _tell_declared(kind, components[kind.__name__])
     schemas = _of_ecma(components)[kind.__name__]["properties"].items()
     notes = notes_of(kind)
     return {name: _given(schema) for name, schema in schemas if not isinstance(notes.get(name), Only)}
@@ -312,9 +327,9 @@ def _fields(kind: Struct) -> dict[str, Any]:
 
 def _given(schema: dict[str, Any]) -> dict[str, Any]:
     if "enum" in schema:
-        return {"type": "string", "enum": [value for value in schema["enum"] if value is not None]}
+        return {**schema, "type": "string", "enum": [value for value in schema["enum"] if value is not None]}
     given: dict[str, Any] = next((one for one in schema.get("anyOf", ()) if one.get("type") != "null"), schema)
-    return given
+    return {"description": schema["description"], **given}
 
 
 def _ref(kind: Struct) -> dict[str, str]:

@@ -25,6 +25,9 @@ from gateway.errors.refusal import Refusal
 from tenancy.models import Membership, Project, Tenant
 from tenancy.services import members, tenants
 
+_PEOPLE: Any = [{"session": []}]  # a management key decides neither about people nor about settings
+_OWNERS: Any = [{"adminKey": []}, {"session": []}]
+
 
 class TenantSerializer(KnownFields, serializers.ModelSerializer[Tenant]):
     """The tenant, with what its owners and admins decide."""
@@ -53,7 +56,7 @@ class TenantSettingsView(TenantView):
         """Return the tenant."""
         return Response(TenantSerializer(self.tenant).data)
 
-    @extend_schema(operation_id="tenant_change", summary="Change the tenant's settings")
+    @extend_schema(operation_id="tenant_change", summary="Change the tenant's settings", auth=_PEOPLE)
     def patch(self, request: Request) -> Response:
         """Say whether its responses are stored ("forbidden" deletes those that are), what becomes of hosted tools, and
         for how many days responses, files, batches and refused requests are kept: owners and admins, signed in.
@@ -81,6 +84,7 @@ class TenantExportView(TenantView):
     @extend_schema(
         operation_id="tenant_export",
         summary="Download everything that the tenant has",
+        auth=_OWNERS,
         responses={(200, CONTENT_TYPE): OpenApiTypes.BINARY},
     )
     def get(self, request: Request) -> StreamingHttpResponse:
@@ -191,6 +195,7 @@ class MembersView(ListModelMixin, TenantView):
 
     @extend_schema(
         operation_id="members_invite",
+        auth=_PEOPLE,
         summary="Invite a member",
         request=InviteSerializer,
         responses={201: InvitedSerializer},
@@ -218,6 +223,7 @@ class MemberView(TenantView):
 
     @extend_schema(
         operation_id="members_change",
+        auth=_PEOPLE,
         summary="Give a member another role",
         request=MemberSerializer,
         responses={200: ChangedMemberSerializer},
@@ -235,6 +241,7 @@ class MemberView(TenantView):
 
     @extend_schema(
         operation_id="members_remove",
+        auth=_PEOPLE,
         summary="Remove a member",
         responses={200: EndedKeySerializer(many=True)},
     )

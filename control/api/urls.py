@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, docs, keys, routes, tenancy, usage, wallet  # noqa: F401 - docs registers its extensions
+from control.api import audit, keys, openapi, routes, tenancy, usage, wallet  # noqa: F401 - openapi registers its extensions
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),

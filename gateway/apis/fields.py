@@ -1,4 +1,4 @@
-"""The request fields of each endpoint as a table, made from the structs that decode them: what each takes, and whether
+"""The request fields of each endpoint, made from the structs that decode them: what each takes and means, and whether
 it is a demand that is held, a wish, or a demand that can't be held.
 """
 
@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from gateway.apis.chat import wire as chat
 from gateway.apis.endpoints import ENDPOINTS
+from gateway.apis.meanings import meaning_of
 from gateway.apis.messages import blocks as message_blocks
 from gateway.apis.messages import tools as message_tools
 from gateway.apis.messages import wire as messages
@@ -65,46 +65,31 @@ REQUESTS: Mapping[str, Struct] = {
 } | {WEBSOCKET: responses.ResponseCreate}
 """The request of each endpoint that has a body, by the endpoint's summary."""
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/fields.md"
 _NAMES = {"boolean": "true or false", "integer": "a whole number", "object": "an object", "value": "any value"}
-_TABLES = "<!-- Made from the structs from here on. -->\n"
 
 
 class Row(NamedTuple):
-    """A field: what becomes of it, and what it takes."""
+    """A field: what becomes of it, what it takes, and its meaning in Markdown."""
 
     is_what: str
     takes: str
+    meaning: str
 
 
 DEMAND, REFUSED, WISH, TRIED, UNREAD = "demand", "refused", "wish", "wish, tried", "not read"
 
 
 def rows(title: str) -> dict[str, Row]:
-    """Return the fields of a request; of a websocket's those that the same over HTTP hasn't."""
+    """Return the fields of a request, its own before those inside them; of a websocket's those that the same over HTTP
+    hasn't.
+    """
     kind = REQUESTS[title]
     found: dict[str, Row] = {}
     for inner, at in ((kind, ""), *INSIDE.get(kind, ())):
         found = dict(_rows(inner, at)) | found  # where two have a field, the first says what it is
     known = rows(ITS_LIKE) if title == WEBSOCKET else {}
-    return {name: row for name, row in found.items() if known.get(name) != row}
-
-
-def written(page: str) -> str:
-    """Return the documentation `page` with the tables as the structs are now."""
-    return page[: page.index(_TABLES)] + _TABLES + "".join(map(_section, REQUESTS))
-
-
-def _section(title: str) -> str:
-    paths = [f"`POST {one.path}`" for one in ENDPOINTS if one.summary == title]
-    where = paths[0] if paths else f"The fields of “{ITS_LIKE}”, and:"
-    ordered = sorted(rows(title).items(), key=_order)
-    lines = "".join(f"| `{name}` | {row.is_what} | {row.takes} |\n" for name, row in ordered)
-    return f"\n## {title}\n\n{where}\n\n| field | is | takes |\n|---|---|---|\n{lines}"
-
-
-def _order(row: tuple[str, Row]) -> tuple[bool, str]:
-    return "." in row[0] or "[" in row[0], row[0]  # a request's own fields come first
+    ordered = sorted(found.items(), key=lambda row: ("." in row[0] or "[" in row[0], row[0]))
+    return {name: row for name, row in ordered if known.get(name) != row}
 
 
 def _rows(kind: Struct, at: str) -> Iterator[tuple[str, Row]]:
@@ -113,18 +98,19 @@ def _rows(kind: Struct, at: str) -> Iterator[tuple[str, Row]]:
     for name, schema in components[schemas[0]["$ref"]]["properties"].items():
         if name == kind.__struct_config__.tag_field:
             continue
+        said, meaning = _said(schema), meaning_of(kind, name)
         match notes.get(name):
             case Only() as only:
                 values = ", ".join(f"`{json.dumps(value)}`" for value in only.values)
-                yield at + name, Row(REFUSED, f"only {values or 'null'}")
+                yield at + name, Row(REFUSED, f"only {values or 'null'}", only.told)
             case Wish():
-                yield at + name, Row(WISH, _said(schema))
+                yield at + name, Row(WISH, said, meaning)
             case Tried():
-                yield at + name, Row(TRIED, _said(schema))
+                yield at + name, Row(TRIED, said, meaning)
             case Unread():
-                yield at + name, Row(UNREAD, _said(schema))
+                yield at + name, Row(UNREAD, said, meaning)
             case _:
-                yield at + name, Row(DEMAND, _said(schema))
+                yield at + name, Row(DEMAND, said, meaning)
     for name, inner in inner_of(kind).items():
         if len(inner) == 1:
             yield from _rows(inner[0], f"{at}{name}.")
@@ -158,8 +144,3 @@ def _range(schema: Mapping[str, Any]) -> str:
     if least is not None and most is not None:
         return f" from {least:,} to {most:,}"
     return "" if least is None else f" from {least:,} on"
-
-
-def write() -> None:
-    """Write the tables of docs/fields.md anew."""
-    PAGE.write_text(written(PAGE.read_text()))

@@ -1,5 +1,5 @@
 """An endpoint of the API, declared at its function: its method and path, the scope that a key needs, its request and
-its answer. Routes, `Idempotency-Key`, the OpenAPI document and docs/fields.md are made from the declarations.
+its answer. Routes, `Idempotency-Key`, the OpenAPI document and the reference are made from the declarations.
 """
 
 from __future__ import annotations

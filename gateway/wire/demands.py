@@ -1,7 +1,7 @@
 """Fields of an API that Sluice doesn't honour: refused, a wish, tried or unread, declared once at the field.
 
 A field without an annotation of these is a demand that is held to: honoured, or refused by its type and bounds. The
-check of requests, the header `NOT_ENFORCED`, docs/fields.md and the OpenAPI document are made from the declarations.
+check of requests, the header `NOT_ENFORCED`, the reference and the OpenAPI document are made from the declarations.
 """
 
 from __future__ import annotations
@@ -35,6 +35,12 @@ class Only:
         self.why = why
         self.instead = instead
         self.code = code
+
+    @property
+    def told(self) -> str:
+        """The field's meaning, as the documentation has it."""
+        why = f" ({self.why})" if self.why else ""
+        return f"Not supported{why}: {self.instead or 'leave it out'}."
 
     def refusal(self, param: str) -> Refusal:
         """The 400 for another value, with the way out."""
@@ -116,7 +122,7 @@ class Fields:
 
     @property
     def not_enforced(self) -> tuple[str, ...]:
-        """The wishes, as docs/fields.md names their fields."""
+        """The wishes, as the reference names their fields."""
         return tuple(self._wishes)
 
     def wish(self, name: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.test import Client
+
 from base.units import MICRO
 from billing.models import CreditGrant, Plan, Wallet
 from billing.services import cards, credits, plans, wallets
@@ -10,6 +12,7 @@ from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
 from tenancy.models import Membership, Project, Tenant, User
+from tenancy.services import admin_keys, keys
 from tenancy.services.keys import create_key
 from tenancy.services.links import mint_link
 
@@ -103,8 +106,46 @@ def make() -> dict[str, list[str]]:
     join(poor, "both@acme.example", "member")
     users["broke"] = join(empty, "broke@empty.example", "member")
     join(empty, "boss@empty.example", "owner")
+    make_examples()
     users["operator"] = User.objects.create_superuser("operator@sluice.example")
     return {name: [mint_link(user=user) for _ in range(LINKS)] for name, user in users.items()}
+
+
+OF_EXAMPLES = {"answers": "chat", "vectors": "embedding", "pairs": "score", "labels": "classification"}
+"""A model of each kind, which are all that the tenant of the documents' examples may use."""
+
+
+def make_examples() -> None:
+    """Make the tenant with whose keys the documents' examples run; it stores responses."""
+    for name, kind in OF_EXAMPLES.items():
+        add_model(
+            name=name, kinds=[kind], context_length=8192, rate_card="fake", source="", backend="fake",
+            options={"text": "Paris."} if kind == "chat" else {},
+        )  # fmt: skip
+    base = plans.latest_version("business")
+    terms = {name: getattr(base, name) for name in plans.TERMS} | {"allowed_models": [*OF_EXAMPLES, "auto"]}
+    plans.publish_version(Plan.objects.create(slug="examples", name="Examples"), **terms)
+    tenant = make_tenant("examples", "examples", MICRO)
+    Tenant.objects.filter(pk=tenant.pk).update(response_storage=Tenant.Storage.BY_DEFAULT)
+    join(tenant, "reader@examples.example", "owner")
+
+
+def keys_of_examples() -> dict[str, str]:
+    """Return a key for everything and an admin key of that tenant, as the examples' environment has them."""
+    tenant = Tenant.objects.get(slug="examples")
+    owner = User.objects.get(email="reader@examples.example")
+    scopes, project = ["inference", "management"], Project.objects.of(tenant).get()
+    _, key = keys.create_key(tenant=tenant, project=project, name="examples", scopes=scopes, created_by=owner)
+    _, admin_key = admin_keys.create_admin_key(tenant=tenant, name="examples", created_by=owner)
+    return {"SLUICE_API_KEY": key, "SLUICE_ADMIN_KEY": admin_key}
+
+
+def pages_of_examples(host: str, addresses: list[str]) -> dict[str, str]:
+    """Return those pages as the tenant's owner has them."""
+    client = Client(headers={"host": host})
+    backend = "django.contrib.auth.backends.ModelBackend"
+    client.force_login(User.objects.get(email="reader@examples.example"), backend=backend)
+    return {address: client.get(address).content.decode() for address in addresses}
 
 
 def grant(slug: str, amount: int) -> None:

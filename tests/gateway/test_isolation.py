@@ -31,14 +31,14 @@ EXEMPT_PREFIXES = (
     "mfa_",
     "organization-",
     "operate-",
-)  # the last: tests/control/api/test_organization.py
+    "docs",
+)  # of tenants: tests/control/api/test_organization.py, tests/control/docs/test_readers.py
 EXEMPT = {
     "link-open",
     "invitation-open",
     "address-open",
     "api-schema",
     "api-docs",
-    "docs",
     "api-unknown",
     "console-request-former",
 }

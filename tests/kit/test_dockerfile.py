@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from control.docs.site import FILES, all_pages
 from tests.services.ports import lease_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -174,8 +175,11 @@ def test_the_gateway_is_built_whole_and_without_torch(build):
     there = {path.name for path in app.iterdir()}
     assert there == {
         *("manage.py", "LICENSE", "base", "tenancy", "fleet", "gateway", "control", "operation", "billing", "routing"),
-        *("inference", "desk", "templates", "static", "deploy"),
+        *("inference", "desk", "templates", "static", "deploy", "docs", "examples"),
+        *("SECURITY.md", "UPGRADING.md", "CONTRIBUTING.md", "CHANGELOG.md"),
     }
+    assert not [page.source for page in all_pages() if not (app / page.source).is_file()]
+    assert not [name for name in FILES if not (app / name).is_file()]
     assert {path.name for path in (app / "deploy").iterdir()} == {"docker"}
     assert list(app.rglob("__pycache__")), "compiled, since its user can't"
     assert not [path for path in app.rglob("*") if path.name in {"tests", ".git", "var", ".env", "node_modules"}]

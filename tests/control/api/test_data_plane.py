@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 
 import pytest
 from django.test import Client
@@ -129,24 +128,6 @@ async def test_errors_fit(document, app, world, path, schema):  # noqa: F811
 @pytest.mark.django_db
 def test_readers_see_their_own_base_url(settings):
     settings.ALLOWED_HOSTS = ["sluice.example.com"]
-    reader = Client(headers={"host": "sluice.example.com"})
-    page = reader.get("/api/docs/").content.decode()
-    schema = reader.get("/api/schema/?format=json").content.decode()
-    assert BASE not in page + schema
+    schema = Client(headers={"host": "sluice.example.com"}).get("/api/schema/?format=json").content.decode()
+    assert BASE not in schema
     assert json.loads(schema)["servers"] == [{"url": "http://sluice.example.com"}]
-    assert "curl http://sluice.example.com/v1/chat/completions" in page
-    assert "<code>http://sluice.example.com/v1</code>" in page
-    assert reader.get("/docs").headers["location"] == "/api/docs/"
-
-
-def test_the_commands_are_whole(document):
-    from control.api.data_plane import curl
-
-    for endpoint in ENDPOINTS:
-        method, path = endpoint.method.lower(), endpoint.shown_path
-        command = curl(document["paths"][path][method], method, path)
-        if "{" in path:
-            assert not command
-        elif endpoint.example:
-            assert json.loads(shlex.split(command)[-1]) == endpoint.example
-    assert curl(document["paths"]["/api/v1/keys/"]["get"], "get", "/api/v1/keys/") == ""

@@ -353,7 +353,7 @@ async def test_path_near_the_api_is_told_where_it_is(app, path, hint):
     assert error["message"].endswith((f"Did you mean {hint}?", f"begin with {hint}."))
 
 
-@pytest.mark.parametrize("path", ["/chat/account/", "/usage/", "/keys/new/", "/admin/", "/api/docs/", "/api/v1/keys/"])
+@pytest.mark.parametrize("path", ["/chat/account/", "/usage/", "/keys/new/", "/admin/", "/docs/api/", "/api/v1/keys/"])
 async def test_pages_near_those_paths_stay_djangos(app, path):
     assert b"unknown_endpoint" not in (await ask(app, path, key=None)).body
 

@@ -1,4 +1,4 @@
-"""The schema and its page are made once, whoever asks how often, and never while somebody else is making them."""
+"""The OpenAPI document is made once, for itself and the reference, by whoever asks first while others wait."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.test import RequestFactory
 
-from control.api import docs
+from control.api import openapi
+from control.docs import reference
 
 pytestmark = pytest.mark.django_db
 
@@ -17,14 +18,14 @@ pytestmark = pytest.mark.django_db
 def generators(monkeypatch):
     """How often the schema was made; nothing is made yet."""
     made = []
-    generate = docs.SchemaGenerator.get_schema
+    generate = openapi.SchemaGenerator.get_schema
 
     def counting(self, *args, **kwargs):
         made.append(threading.get_ident())
         return generate(self, *args, **kwargs)
 
-    monkeypatch.setattr(docs.SchemaGenerator, "get_schema", counting)
-    monkeypatch.setattr(docs, "_made", [])
+    monkeypatch.setattr(openapi.SchemaGenerator, "get_schema", counting)
+    monkeypatch.setattr(openapi, "_made", [])
     return made
 
 
@@ -33,7 +34,7 @@ def test_a_cold_crowd_has_the_schema_made_once(generators):
 
     def ask(accept):
         together.wait()
-        return docs.api_schema(RequestFactory().get("/api/schema/", headers={"accept": accept}))
+        return openapi.api_schema(RequestFactory().get("/api/schema/", headers={"accept": accept}))
 
     with ThreadPoolExecutor(6) as threads:
         answers = list(threads.map(ask, ["*/*", "application/json"] * 3))
@@ -42,7 +43,8 @@ def test_a_cold_crowd_has_the_schema_made_once(generators):
     assert len({answer.content for answer in answers}) == 2
 
 
-def test_page_and_schema_share_what_was_made(generators, client):
-    for path in ("/api/docs/", "/api/schema/", "/api/docs/", "/api/schema/?format=json"):
+def test_reference_and_schema_share_what_was_made(generators, client):
+    reference.operations.cache_clear()
+    for path in ("/docs/api/", "/api/schema/", "/docs/api/chat_completions/", "/api/schema/?format=json"):
         assert client.get(path).status_code == 200
     assert len(generators) == 1
