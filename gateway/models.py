@@ -7,9 +7,11 @@ from gateway.durable.models import KeptAnswer
 from gateway.runtime.models import Observation, RefusalCount, RefusedRequest, TaskState
 from tenancy.models import (
     AdminAPIKey,
+    Alert,
     APIKey,
     AuditEvent,
     CatalogueEpoch,
+    Delivery,
     Invitation,
     Membership,
     OutgoingMail,
@@ -18,15 +20,18 @@ from tenancy.models import (
     Tenant,
     TenantEpoch,
     User,
+    WebHook,
 )
 
 __all__ = [
     "APIKey",
     "AdminAPIKey",
+    "Alert",
     "AuditEvent",
     "Batch",
     "BatchLine",
     "CatalogueEpoch",
+    "Delivery",
     "Invitation",
     "KeptAnswer",
     "Membership",
@@ -42,4 +47,5 @@ __all__ = [
     "Tenant",
     "TenantEpoch",
     "User",
+    "WebHook",
 ]

@@ -321,6 +321,8 @@ ACCOUNT_RATE_LIMITS = dict.fromkeys(
 MFA_TOTP_ISSUER = "Sluice"
 EMAIL_TIMEOUT = 10  # seconds for each answer of the mail server
 vars().update(env.mail("SLUICE_EMAIL_URL", "consolemail://"))
+# Who is mailed about what needs an operator; empty: all who may do everything.
+SLUICE_ALERT_MAIL = env.parts("SLUICE_ALERT_MAIL", [])
 # Shown to members of a suspended tenant.
 SLUICE_SUPPORT_CONTACT = env.str("SLUICE_SUPPORT_CONTACT", default="")
 DEFAULT_FROM_EMAIL = env.str("SLUICE_EMAIL_FROM", default=f"sluice@{_base.hostname}")

@@ -37,8 +37,10 @@ from gateway.runtime.models import RefusalCount, RefusedRequest
 from routing.models import Adapter, PublicModel
 from tenancy.models import (
     AdminAPIKey,
+    Alert,
     APIKey,
     AuditEvent,
+    Delivery,
     Invitation,
     Membership,
     OutgoingMail,
@@ -46,6 +48,7 @@ from tenancy.models import (
     SignInLink,
     Tenant,
     User,
+    WebHook,
 )
 
 Rows = Callable[[Any], QuerySet[Any]]
@@ -158,6 +161,9 @@ CONTENT = (
     Kind("refusals", RefusalCount, _of(RefusalCount, "tenant"), order=("minute", "id")),
     Kind("refused_requests", RefusedRequest, _of(RefusedRequest, "tenant")),
     Kind("invitations", Invitation, _of(Invitation, "tenant"), hidden=("digest",)),
+    Kind("alerts", Alert, _of(Alert, "tenant")),
+    Kind("deliveries", Delivery, _of(Delivery, "hook__tenant")),
+    Kind("web_hooks", WebHook, _of(WebHook, "tenant"), hidden=("sealed_secret",)),
 )
 """A tenant's rows that an erasure deletes, and nothing else has to be done for them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.console import admin_keys, audit, batches, catalogue, chat, keys, requests, tenancy, usage
+from control.console import admin_keys, alerts, audit, batches, catalogue, chat, keys, requests, tenancy, usage
 
 urlpatterns = [
     path("", chat.home, name="console-home"),
@@ -22,6 +22,7 @@ urlpatterns = [
     path("usage/models/", catalogue.models, name="console-models"),
     path("usage/models/<uuid:pk>/withdraw/", catalogue.withdraw, name="console-adapter-withdraw"),
     path("settings/", tenancy.tenant_settings, name="console-settings"),
+    path("settings/alerts/", alerts.tenant_alerts, name="console-alerts"),
     path("settings/export.zip", tenancy.tenant_export, name="console-export"),
     path("audit/", audit.audit, name="console-audit"),
     path("keys/new/", keys.create, name="console-key-new"),

@@ -5,7 +5,7 @@ Numbers stand at the right, a name never widens its table, and on a phone each r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,13 +58,16 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Button:
-    """An action of a row: a link, or with `post` a form of one button. `about` is read after its name."""
+    """An action of a row: a link, or with `post` a form of one button that sends `values`. `about` is read after its
+    name: “Revoke laptop”.
+    """
 
     name: str
     href: str
     about: str = ""
     tone: str = "quiet"
     post: bool = False
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +136,8 @@ class Table:
         about = format_html('<span class="visually-hidden"> {}</span>', button.about) if button.about else ""
         if not button.post:
             return format_html('<a class="button {}" href="{}">{}{}</a>', button.tone, button.href, button.name, about)
-        token = format_html('<input type="hidden" name="csrfmiddlewaretoken" value="{}">', self.csrf)
+        values = {"csrfmiddlewaretoken": self.csrf, **button.values}
+        token = format_html_join("", '<input type="hidden" name="{}" value="{}">', values.items())
         html = '<form method="post" action="{}">{}<button class="{}">{}{}</button></form>'
         return format_html(html, button.href, token, button.tone, button.name, about)
 

@@ -16,7 +16,7 @@ from billing.models import Reconciliation
 from gateway.apis.responses.models import StoredResponse
 from gateway.durable.models import KeptAnswer
 from gateway.runtime.models import RefusalCount, RefusedRequest
-from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink, Tenant
+from tenancy.models import Alert, AuditEvent, Delivery, Invitation, OutgoingMail, SignInLink, Tenant
 from tenancy.services.tenants import outlived
 
 
@@ -47,6 +47,8 @@ def _over(now: datetime) -> list[QuerySet[Any]]:
         )
         .order_by("expires_at"),
         OutgoingMail.objects.filter(ended_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("ended_at"),
+        Delivery.objects.filter(ended_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("ended_at"),
+        Alert.objects.filter(resolved_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("resolved_at"),
         KeptAnswer.objects.unscoped().filter(expires_at__lt=now).order_by("expires_at"),
         Reconciliation.objects.filter(
             finished_at__lt=now - timedelta(days=settings.SLUICE_RECONCILIATION_DAYS)

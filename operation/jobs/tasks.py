@@ -21,8 +21,10 @@ from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.services import forget_batches
 from operation.checks.checks import Round
+from operation.jobs import alerts
 from operation.jobs.purge import purge
 from operation.jobs.states import forget_others, noted
+from tenancy.services import hooks
 from tenancy.services.mail import send_due_mail
 
 logger = logging.getLogger("sluice.jobs")
@@ -46,6 +48,8 @@ def jobs() -> tuple[Job, ...]:
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_output", finish, every_s=1),
         Job("operation.checks", Round().turn, every_s=60),
+        Job("operation.alerts", alerts.look, every_s=60),
+        Job("gateway.hooks", hooks.send_due, every_s=5),
     )
 
 

@@ -30,7 +30,7 @@ from billing.models import (
 from billing.services.credits import credit_changed
 from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
 from tenancy.audit.trail import HIDDEN, record
-from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Project, SignInLink, Tenant, User
+from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Project, SignInLink, Tenant, User, WebHook
 
 _HELD = "_audit_before"
 Values = dict[str, Any]
@@ -80,6 +80,7 @@ TRACKED = (
     Tracked(Membership, "membership", ("user", "role", "is_active")),
     Tracked(APIKey, "key", _KEY_FIELDS),
     Tracked(AdminAPIKey, "admin_key", ("name", "expires_at")),
+    Tracked(WebHook, "web_hook", ("url", "is_active")),
     Tracked(Invitation, "invitation", ("email", "role", "expires_at")),
     Tracked(SignInLink, "sign_in_link", ("user", "expires_at")),
     Tracked(User, "user", ("email", "name", "is_active", "is_staff", "is_superuser", "password"), hidden=("password",)),

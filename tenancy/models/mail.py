@@ -1,4 +1,4 @@
-"""Mail that is to be sent, and what became of it."""
+"""Messages that are to be sent, by mail or to a web-hook, and what became of them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from django.db.models.functions import Now
 from base.ids import uuid7
 
 
-class OutgoingMail(models.Model):
-    """One mail to one address, written in the transaction of what it tells of and sent later.
-
-    Its text, which may hold a link that works by itself, is encrypted (`base.sealing`) and removed when it
-    was sent or given up. Where it can't be read, its secret being another, the mail has failed and the text stays.
-    """
+class Outgoing(models.Model):
+    """A message that is written in the transaction of what it tells of and sent later (`tenancy.services.outbox`)."""
 
     class State(models.TextChoices):
         WAITING = "waiting"
@@ -22,16 +18,32 @@ class OutgoingMail(models.Model):
         FAILED = "failed"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
-    to = models.EmailField()
-    subject = models.CharField(max_length=250)
-    sealed_text = models.TextField()
-    is_notice = models.BooleanField(default=False, db_default=False, help_text="Sent after all other mail.")
     state = models.CharField(max_length=10, choices=State, default=State.WAITING)
     attempts = models.PositiveSmallIntegerField(default=0)
     error = models.CharField(max_length=300, blank=True, help_text="Why the last attempt failed.")
     created_at = models.DateTimeField(db_default=Now())
     next_attempt_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True, db_index=True)
+
+    class Meta:
+        abstract = True
+
+    def when_ended(self) -> dict[str, str]:
+        """Return the fields that don't outlive the sending."""
+        return {}
+
+
+class OutgoingMail(Outgoing):
+    """One mail to one address.
+
+    Its text, which may hold a link that works by itself, is encrypted (`base.sealing`) and removed when it
+    was sent or given up. Where it can't be read, its secret being another, the mail has failed and the text stays.
+    """
+
+    to = models.EmailField()
+    subject = models.CharField(max_length=250)
+    sealed_text = models.TextField()
+    is_notice = models.BooleanField(default=False, db_default=False, help_text="Sent after all other mail.")
 
     class Meta:
         app_label = "gateway"
@@ -41,6 +53,10 @@ class OutgoingMail(models.Model):
         indexes = [
             models.Index(fields=["is_notice", "next_attempt_at"], condition=Q(state="waiting"), name="mail_waiting"),
         ]
+
+    def when_ended(self) -> dict[str, str]:
+        """Return the text, empty."""
+        return {"sealed_text": ""}
 
     def __str__(self) -> str:
         return f"{self.subject} → {self.to}"

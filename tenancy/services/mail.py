@@ -1,28 +1,21 @@
-"""Mail: written as rows in the transaction of what it tells of, sent by a sweep, at least once.
-
-Taking a mail postpones its next attempt in the same statement. So two sweeps never send one mail at the same time, no
-lock is held while a mail server is spoken to, and what a killed process had taken is sent again later: a mail comes
-twice only where a process died between the server's yes and our note of it.
-"""
+"""Mail, by the outbox (`tenancy.services.outbox`)."""
 
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
 from enum import StrEnum
 from smtplib import SMTPRecipientsRefused
 
 from django.core.mail import send_mail
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 
 from base import clock
 from base.sealing import SealError, seal, unseal
 from tenancy.models import OutgoingMail
+from tenancy.services import outbox
 
 logger = logging.getLogger("sluice.jobs")
 
-BACK_OFF = [timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 120, 240, 480)]
-"""How long after each attempt the next one comes; after one more than these a mail is given up."""
 _State = OutgoingMail.State
 
 
@@ -63,10 +56,8 @@ def mails_about(tenant: str) -> QuerySet[OutgoingMail]:
 
 def send_due_mail() -> bool:
     """Send the mail that is due for the longest, notices last; return whether there was one."""
-    now = clock.now()
-    due = OutgoingMail.objects.filter(state=_State.WAITING, next_attempt_at__lte=now)
-    mail = due.order_by("is_notice", "next_attempt_at", "id").first()
-    if mail is not None and _take(mail, now):
+    mail, is_ours = outbox.take_due(OutgoingMail, "is_notice")
+    if mail is not None and is_ours:
         _send(mail)
     return mail is not None
 
@@ -79,19 +70,9 @@ def send_unread_mail() -> int:
             unseal(mail.sealed_text)
         except SealError:
             continue
-        same = OutgoingMail.objects.filter(pk=mail.pk, state=_State.FAILED)
-        found += same.update(state=_State.WAITING, attempts=0, error="", next_attempt_at=clock.now(), ended_at=None)
+        outbox.again(mail)
+        found += 1
     return found
-
-
-def _take(mail: OutgoingMail, now: datetime) -> bool:
-    """Count an attempt and postpone the next; return whether this attempt is ours."""
-    if mail.attempts > len(BACK_OFF):  # a process died in the last one
-        _end(mail, _State.FAILED, error=mail.error or "The last attempt was cut off.")
-        return False
-    wait = BACK_OFF[min(mail.attempts, len(BACK_OFF) - 1)]
-    same = OutgoingMail.objects.filter(pk=mail.pk, state=_State.WAITING, attempts=mail.attempts)
-    return bool(same.update(attempts=F("attempts") + 1, next_attempt_at=now + wait))
 
 
 def _send(mail: OutgoingMail) -> None:
@@ -101,25 +82,20 @@ def _send(mail: OutgoingMail) -> None:
         # Once the secret is known again `send_unread_mail` gives it another chance.
         reason = "Its text was encrypted under another secret: make that a fallback, then run `manage.py setup`."
         logger.warning("a mail could not be sent", extra={"mail": mail.pk, "error": reason, "given_up": True})
-        mails = OutgoingMail.objects.filter(pk=mail.pk)
-        mails.update(state=_State.FAILED, error=reason, ended_at=clock.now())
+        outbox.end(mail, _State.FAILED, error=reason)
         return
     try:
         send_mail(mail.subject, text, None, [mail.to])
     except Exception as error:  # noqa: BLE001 - whatever a backend raises: kept with the mail, which is tried again
-        is_last = mail.attempts == len(BACK_OFF) or _is_refused_for_good(error)
+        is_last = outbox.is_last(mail) or _is_refused_for_good(error)
         reason = str(error)[:300] or type(error).__name__
         logger.warning("a mail could not be sent", extra={"mail": mail.pk, "error": reason, "given_up": is_last})
         if is_last:
-            _end(mail, _State.FAILED, error=reason)
+            outbox.end(mail, _State.FAILED, error=reason, **mail.when_ended())
         else:
             OutgoingMail.objects.filter(pk=mail.pk).update(error=reason)
         return
-    _end(mail, _State.SENT, error="")
-
-
-def _end(mail: OutgoingMail, state: str, *, error: str) -> None:
-    OutgoingMail.objects.filter(pk=mail.pk).update(state=state, error=error, sealed_text="", ended_at=clock.now())
+    outbox.end(mail, _State.SENT, error="", **mail.when_ended())
 
 
 def _is_refused_for_good(error: Exception) -> bool:

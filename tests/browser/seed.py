@@ -55,6 +55,7 @@ MODELS = {
 RATES = {0: {"input": 2 * MICRO, "cache_read": MICRO // 2, "output": 8 * MICRO}}
 PEOPLE = {"owner": "owner", "member": "member", "billing": "billing"}
 LINKS = 3
+LONG = "The Society for the Improvement of Long Names and of Their Readers, in Rooms Narrower than Anybody Had Foreseen"
 
 
 def make_tenant(slug: str, plan: str, credit: int) -> Tenant:
@@ -105,8 +106,10 @@ def make() -> dict[str, list[str]]:
     users["both"] = join(acme, "both@acme.example", "member")
     join(poor, "both@acme.example", "member")
     users["broke"] = join(empty, "broke@empty.example", "member")
-    join(empty, "boss@empty.example", "owner")
+    users["boss"] = join(empty, "boss@empty.example", "owner")
     make_examples()
+    long = make_tenant("long", "business", 5 * MICRO)
+    users["long"] = join(long, f"{'long' * 12}@long.example", "owner")
     users["operator"] = User.objects.create_superuser("operator@sluice.example")
     return {name: [mint_link(user=user) for _ in range(LINKS)] for name, user in users.items()}
 
@@ -146,6 +149,15 @@ def pages_of_examples(host: str, addresses: list[str]) -> dict[str, str]:
     backend = "django.contrib.auth.backends.ModelBackend"
     client.force_login(User.objects.get(email="reader@examples.example"), backend=backend)
     return {address: client.get(address).content.decode() for address in addresses}
+
+
+def fill() -> str:
+    """Make a tenant whose names are as long as names may be; return a key's secret."""
+    tenant = Tenant.objects.get(slug="long")
+    Tenant.objects.filter(pk=tenant.pk).update(name=LONG)
+    project = Project.objects.of(tenant).get()
+    _, secret = keys.create_key(tenant=tenant, project=project, name=LONG[:100], scopes=["inference"])
+    return secret
 
 
 def grant(slug: str, amount: int) -> None:

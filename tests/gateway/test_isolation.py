@@ -68,6 +68,7 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
         ("get", {}, {}),
         ("post", {}, {"response_storage": "forbidden", "hosted_tools": "leave_out"}),
     ],
+    "console-alerts": [("get", {}, {}), ("post", {}, {"action": "delete", "id": "{key}"})],
     "console-export": [("get", {}, {})],
     "console-home": [("get", {}, {})],
     "console-chat": [("get", {}, {})],

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from tenancy.models import Invitation, OutgoingMail
-from tenancy.services import mail, members
+from tenancy.services import mail, members, outbox
 from tests.billing.conftest import MovedClock
 from tests.gateway.post import sent_mail
 
@@ -76,17 +76,17 @@ def test_an_invitation_and_its_mail_are_written_together(acme, monkeypatch):
 @pytest.mark.parametrize("other", ["has sent it", "is sending it"])
 def test_of_two_sweeps_that_found_the_same_mail_one_sends_it(monkeypatch, other):
     queue()
-    take, send = mail._take, mail._send
+    take, send = outbox._take, mail._send
 
     def after_the_other(found, now):
-        monkeypatch.setattr(mail, "_take", take)
+        monkeypatch.setattr(outbox, "_take", take)
         with monkeypatch.context() as there:
             if other == "is sending it":
                 there.setattr(mail, "_send", lambda _: None)
             assert mail.send_due_mail()
         return take(found, now)
 
-    monkeypatch.setattr(mail, "_take", after_the_other)
+    monkeypatch.setattr(outbox, "_take", after_the_other)
     mail.send_due_mail()
     assert mail._send is send
     assert len(django_mail.outbox) == (1 if other == "has sent it" else 0)
@@ -100,13 +100,13 @@ def test_a_server_that_fails_is_tried_again_later_and_not_before(monkeypatch, cl
     second.refresh_from_db()
     assert (first.state, first.error, first.attempts, second.state) == ("waiting", "gone", 1, "sent")
     assert len(sent_mail()) == 1
-    clock.set(timezone.now() + mail.BACK_OFF[0] + timedelta(seconds=1))
+    clock.set(timezone.now() + outbox.BACK_OFF[0] + timedelta(seconds=1))
     assert [letter.to for letter in sent_mail()] == [["2@x.example"], ["1@x.example"]]
 
 
 def test_it_is_given_up_in_the_end(monkeypatch, clock):
     made, now = queue(), timezone.now()
-    attempts = len(mail.BACK_OFF) + 1
+    attempts = len(outbox.BACK_OFF) + 1
     left = fail_with(monkeypatch, *[OSError("no route")] * (attempts + 5))
     for _ in range(attempts + 3):
         clock.set(now)
@@ -139,7 +139,7 @@ class KilledError(BaseException):
     """The process dies."""
 
 
-@pytest.mark.parametrize("attempt", [1, len(mail.BACK_OFF) + 1])
+@pytest.mark.parametrize("attempt", [1, len(outbox.BACK_OFF) + 1])
 def test_what_a_killed_process_had_taken_is_sent_later_or_given_up(monkeypatch, clock, attempt):
     made = queue()
     OutgoingMail.objects.update(attempts=attempt - 1)
@@ -148,7 +148,7 @@ def test_what_a_killed_process_had_taken_is_sent_later_or_given_up(monkeypatch, 
         mail.send_due_mail()
     assert sent_mail() == []
     clock.set(timezone.now() + timedelta(hours=9))
-    is_last = attempt > len(mail.BACK_OFF)
+    is_last = attempt > len(outbox.BACK_OFF)
     assert len(sent_mail()) == (0 if is_last else 1)
     made.refresh_from_db()
     assert made.state == ("failed" if is_last else "sent")

@@ -18,7 +18,7 @@ from operation import schema
 from operation.setup import former_migrations, moved_home
 from operation.setup.steps import Steps
 from routing.services.defaults import ensure_default_routes
-from tenancy.services import mail, roles
+from tenancy.services import hooks, mail, roles
 
 
 class Command(BaseCommand):
@@ -48,6 +48,8 @@ class Command(BaseCommand):
         moved = moved_home.take_over()
         for name in remote_models.reseal_credentials():
             self.stderr.write(f"the API key of deployment {name} was stored under another secret: enter it again")
+        for address in hooks.reseal():
+            self.stderr.write(f"the secret of the web-hook {address} was stored under another one: make it anew")
         if count := mail.send_unread_mail():
             self.stdout.write(f"mails whose text can be read again, and which are sent now: {count}")
         if options["verbosity"]:

@@ -1,0 +1,104 @@
+"""The troubles that alerts tell of: what checks find, tenants whose credit ends, and keys that are refused again and
+again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import timedelta
+from uuid import UUID
+
+from django.db.models import Count, F, Max, OuterRef, Subquery, Sum
+from django.urls import reverse
+
+from base import clock
+from base.checks import Severity
+from base.units import format_credits
+from billing.models import CreditGrant, Wallet
+from gateway.runtime.models import RefusalCount, in_words
+from gateway.runtime.observed import noted_results
+from tenancy.models import APIKey
+from tenancy.services.alerts import Trouble, observe
+
+LOW_SHARE = 10
+"""Credit is low once no more than so many of a hundred are left of what was granted in the last month."""
+MONTH = timedelta(days=35)
+LATELY = timedelta(minutes=10)
+MINUTES = 5
+TIMES = 20
+"""A key fails that was refused so often within ten minutes, in so many of them."""
+
+
+def look() -> bool:
+    """Look at all sources, once."""
+    observe("check", list(_checks()))
+    observe("credit", list(_credit()))
+    observe("key", list(_keys()))
+    return False
+
+
+def _checks() -> Iterator[Trouble]:
+    for result in noted_results():
+        for finding in result.findings:
+            if finding.mend:
+                about = f" {finding.subject}" if finding.subject else ""
+                yield Trouble(
+                    key=f"check:{result.name}:{finding.subject}",
+                    kind=f"check.{result.name}",
+                    severity=str(result.severity),
+                    title=f"{result.name}{about}",
+                    text=finding.text,
+                    remedy=finding.mend,
+                    path=reverse("operate-now"),
+                )
+
+
+def _credit() -> Iterator[Trouble]:
+    """Yield the tenants that have little left; who never had any, or may go without, isn't told."""
+    lately = CreditGrant.objects.filter(wallet=OuterRef("pk"), voided_at=None, created_at__gt=clock.now() - MONTH)
+    wallets = Wallet.objects.filter(name="main", tenant__is_active=True).annotate(
+        granted=Subquery(lately.order_by().values("wallet").annotate(all=Sum("amount")).values("all")),
+        rest=F("posted") - F("held") + F("overdraft_limit"),
+    )
+    low = wallets.filter(granted__gt=0, rest__lte=F("granted") * LOW_SHARE / 100)
+    for tenant, slug, granted, rest in low.values_list("tenant_id", "tenant__slug", "granted", "rest"):
+        is_out = rest <= 0
+        left, given = (format_credits(max(micro, 0), separator=",") for micro in (rest, granted))
+        words = f"{left} credits are left of {given}."
+        yield Trouble(
+            key=f"credit:{tenant}",
+            kind="credit.low",
+            severity=Severity.CRITICAL if is_out else Severity.WARNING,
+            title="Credit is used up" if is_out else "Credit is low",
+            text=f"{words} Requests are refused." if is_out else words,
+            remedy="Ask your operator for credit, or spend less: the usage page shows on what.",
+            path=f"{reverse('console-usage')}?tenant={slug}",
+            tenant=tenant,
+        )
+
+
+def _keys() -> Iterator[Trouble]:
+    lately = RefusalCount.objects.unscoped().filter(minute__gte=clock.now() - LATELY, api_key__isnull=False)
+    often = (
+        lately.order_by()
+        .values("api_key")
+        .annotate(times=Sum("count"), minutes=Count("minute", distinct=True), last=Max("last_at"))
+        .filter(times__gte=TIMES, minutes__gte=MINUTES)
+    )
+    found = {row["api_key"]: row["times"] for row in often}
+    reasons: dict[UUID, Counter[str]] = defaultdict(Counter)
+    for pk, code, times in lately.filter(api_key__in=found).values_list("api_key", "code", "count"):
+        reasons[pk][code] += times
+    for key in APIKey.objects.unscoped().filter(pk__in=found, revoked_at=None).select_related("tenant"):
+        [(code, _)] = reasons[key.pk].most_common(1)
+        yield Trouble(
+            key=f"key:{key.pk}",
+            kind="key.failing",
+            severity=Severity.WARNING,
+            title=f"Key {key.name} is refused",
+            text=f"{found[key.pk]:,} requests in ten minutes, most often: {in_words(code)}.",
+            remedy="The requests’ pages say what each asked and why it was refused.",
+            path=f"{reverse('console-usage')}?tenant={key.tenant.slug}&key={key.pk}",
+            tenant=key.tenant_id,
+        )
