@@ -247,13 +247,14 @@ def _end_of(identifier: UUID) -> str:
 
 
 def _delete_account(user: User) -> None:
-    """Delete how the person signs in, and the answers of their chats."""
+    """Delete how the person signs in, and their chats."""
     for rows in (
         Authenticator.objects.filter(user=user),
         SignInLink.objects.filter(user=user),
         EmailConfirmation.objects.filter(email_address__user=user),
         EmailAddress.objects.filter(user=user),
         chats_of(user),
+        every(Conversation).filter(user=user),
     ):
         _delete(rows)
     user.groups.clear()
