@@ -141,6 +141,9 @@ def estimate(request: HttpRequest, place: Place) -> HttpResponse:
         route = dry_run(live, subscription.version, wanted, place.tenant.id, asked.project)
     except RoutingError as error:
         return JsonResponse({"refusal": error.message})
+    if tokens >= route.context_length:
+        text = f"About {tokens:,} tokens are more than the context of {route.model}, {route.context_length:,} tokens."
+        return JsonResponse({"refusal": text})
     told: dict[str, Any] = {"model": route.model, "context": route.context_length}
     if (card := live.prices().get(route.rate_card)) is not None:
         terms = card, subscription.version.multiplier_bp

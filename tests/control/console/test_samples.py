@@ -80,4 +80,4 @@ def test_labels_and_ticket_are_read_from_the_sample():
 @pytest.mark.django_db
 def test_the_page_offers_none_without_a_subscription(acme):
     acme.tenant.subscriptions.update(state="ended")
-    assert data_of(acme.client().get("/"))["samples"] == []
+    assert data_of(acme.client().get("/chat/"))["samples"] == []
