@@ -86,6 +86,13 @@ export class History {
     this.show();
   }
 
+  /** A conversation was saved: it is the latest. */
+  saved({ id, title }) {
+    const first = this.#lines.find(({ isDraft }) => !isDraft);
+    if (first?.id === id && first.title === title && !$("search").value) this.show();
+    else this.load();
+  }
+
   /** Show what was read, with what is open and running now. */
   show() {
     const focused = document.activeElement?.closest("#conversations li")?.dataset.id;
@@ -114,7 +121,7 @@ export class History {
       if (isNarrow.matches) $("history").hidePopover();
       this.#actions.open(line.id);
     });
-    const more = el("button", { type: "button", class: "tool", title: `Actions for ${title}`, "aria-label": `Actions for ${title}`, "aria-haspopup": "menu" }, icon("more"));
+    const more = el("button", { type: "button", class: "tool", title: `Actions for ${title}`, "aria-label": `Actions for ${title}` }, icon("more"));
     more.addEventListener("click", () => this.menu(line, more));
     return el("li", { "data-id": line.id }, link, line.isDraft ? "" : more);
   }

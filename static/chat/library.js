@@ -163,7 +163,10 @@ export class Library extends EventTarget {
     const unsent = await this.#unsent?.get(id).catch(() => null);
     if (!stored && !unsent) return null;
     const conversation = new Conversation(stored ?? { ...unsent, revision: 0 });
-    if (stored && unsent) conversation.merge({ ...stored, turns: unsent.turns });
+    if (stored && unsent) {
+      conversation.merge({ ...stored, turns: unsent.turns });
+      conversation.leaf = unsent.leaf;
+    }
     return this.hold(conversation);
   }
 

@@ -66,6 +66,7 @@ const history = new History(library, drafts, data.urls, {
   running: () => new Set([...answers.conversations].map(({ id }) => id)),
   changed: (id) => id === conversation.id && showTitle(),
   deleted(id, undo, title) {
+    drafts.put(id, "", []);
     if (id === conversation.id) newChat();
     offer(`“${title}” is deleted.`, "Undo", async () => {
       await undo();
@@ -146,11 +147,11 @@ library.addEventListener("saved", ({ detail }) => {
     showTitle();
     unsaved.hidden = true;
   }
-  history.load();
+  history.saved(detail);
 });
 library.addEventListener("changed", ({ detail }) => {
   if (detail !== conversation) return;
-  goOn();
+  goOn(({ response }) => response); // another window asks for the others, and will say what came of them
   transcript.clear();
   show();
 });
@@ -208,8 +209,8 @@ function showAddress() {
 }
 
 /** Go on with answers that were being made when the conversation was left. */
-function goOn() {
-  for (const turn of conversation.turns) if (isOpen(turn) && !answers.has(turn)) answers.resume(conversation, turn);
+function goOn(which = () => true) {
+  for (const turn of conversation.turns) if (isOpen(turn) && !answers.has(turn) && which(turn)) answers.resume(conversation, turn);
 }
 
 function show() {
