@@ -98,7 +98,11 @@ system:  ## PostgreSQL, Redis, Chromium, nginx, Caddy and PgBouncer from Debian'
 
 vendor:  ## refresh the browser libraries in static/vendor from package-lock.json (needs Node.js)
 	@npm ci --ignore-scripts --no-audit --no-fund
-	@mkdir -p static/vendor
+	@mkdir -p static/vendor static/fonts tests/vendor
+	@for part in latin latin-ext; do cp node_modules/@fontsource-variable/inter/files/inter-$$part-wght-normal.woff2 static/fonts/inter-$$part.woff2; done
+	@cp node_modules/@fontsource-variable/inter/LICENSE static/fonts/inter.LICENSE
+	@cp node_modules/axe-core/axe.min.js tests/vendor/axe.min.js
+	@cp node_modules/axe-core/LICENSE tests/vendor/axe.LICENSE
 	@sed '/^\/\/# sourceMappingURL/d' node_modules/markdown-it/dist/browser/markdown-it.esm.min.mjs > static/vendor/markdown-it.mjs
 	@sed '/^\/\/# sourceMappingURL/d' node_modules/dompurify/dist/purify.es.mjs > static/vendor/purify.mjs
 	@cp node_modules/katex/dist/katex.min.js static/vendor/katex.js

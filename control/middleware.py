@@ -15,6 +15,7 @@ from base.ids import uuid7
 from tenancy.audit.origin import asked_by
 
 ADMIN_PREFIX = "/admin/"
+OPERATOR_PREFIXES = (ADMIN_PREFIX, "/operate/")
 _HELD = "sluice.request_id"
 
 
@@ -68,14 +69,14 @@ class OriginMiddleware:
 
 
 class OperatorScopeMiddleware:
-    """Disables tenant scoping for operators' requests to the admin, rendering included."""
+    """Disables tenant scoping for operators' requests to their pages and the admin, rendering included."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        """Answer, unscoped where an operator asks for a page of the admin."""
-        if not (request.path_info.startswith(ADMIN_PREFIX) and getattr(request.user, "is_staff", False)):
+        """Answer, unscoped where an operator asks for a page of theirs."""
+        if not (request.path_info.startswith(OPERATOR_PREFIXES) and getattr(request.user, "is_staff", False)):
             return self.get_response(request)
         with scopes_disabled():
             return self.get_response(request)

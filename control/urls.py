@@ -10,6 +10,7 @@ from django.views.generic import RedirectView
 from control.accounts import views
 from control.api.docs import api_docs, api_schema
 from control.api.errors import unknown_endpoint
+from control.find import find
 
 # One sign-in for everybody: operators too go through allauth, with its second factor and its rate limits.
 admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-assign]
@@ -23,6 +24,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("links/<str:token>/", views.open_link, name="link-open"),
     path("invitations/<str:token>/", views.open_invitation, name="invitation-open"),
     path("addresses/<str:token>/", views.open_address, name="address-open"),
+    path("operate/", include("control.operate.urls")),
+    path("find/", find, name="find"),
     path("", include("control.console.urls")),
     re_path(r"^docs/?$", RedirectView.as_view(pattern_name="api-docs"), name="docs"),
     path("api/v1/", include("control.api.urls")),
@@ -31,7 +34,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", api_docs, name="api-docs"),
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
 ]
-handler400 = "control.console.pages.bad_request"
-handler404 = "control.console.pages.not_found"
-handler429 = "control.console.pages.too_many_requests"  # where allauth looks for it
-handler500 = "control.console.pages.server_error"
+handler400 = "control.screens.pages.bad_request"
+handler404 = "control.screens.pages.not_found"
+handler429 = "control.screens.pages.too_many_requests"  # where allauth looks for it
+handler500 = "control.screens.pages.server_error"

@@ -30,6 +30,13 @@ from tenancy.models import Membership, Project
 
 @require_safe
 @tenant_page
+def home(request: HttpRequest, place: Place) -> HttpResponse:
+    """Go to the chat."""
+    return redirect(reverse("console-chat") + place.query)
+
+
+@require_safe
+@tenant_page
 def chat(request: HttpRequest, place: Place) -> HttpResponse:
     """Show the chat page; who may not chat sees the usage instead."""
     if not place.access.may("chat"):

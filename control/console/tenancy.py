@@ -24,7 +24,7 @@ from django_scopes import scope
 from base.units import format_credits
 from billing.selectors.balances import balance_of
 from control.belongings.download import tenants_archive
-from control.console.pages import show_credits
+from control.screens.figures import show_credits
 from gateway.http.access import note_caller
 from tenancy.models import Tenant, User
 from tenancy.services import tenants
@@ -95,7 +95,7 @@ def tenant_page(view: View[P]) -> Callable[..., HttpResponseBase]:
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         place = place_of(request)
         if place is None and request.user.is_staff:
-            return redirect("admin:index")
+            return redirect("operate-now")
         if place is None:
             return _no_tenant(request)
         with place.entered(request):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from django.urls import path
-from django.views.generic import RedirectView
 
 from control.console import admin_keys, audit, batches, catalogue, chat, conversations, keys, requests, tenancy, usage
 
 urlpatterns = [
-    path("", RedirectView.as_view(pattern_name="console-chat", query_string=True), name="console-home"),
+    path("", chat.home, name="console-home"),
     path("chat/", chat.chat, name="console-chat"),
     path("chat/account/", chat.account, name="console-account"),
     path("chat/estimate/", conversations.estimate, name="console-estimate"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -14,7 +16,6 @@ from django.views.decorators.http import require_safe
 from base.units import format_credits
 from billing.models import UsageRecord
 from billing.selectors.usage import UsageSum, recent_usage, usage_by_day
-from control.console import chart
 from control.console.catalogue import active_subscription
 from control.console.chat import next_grant
 from control.console.key_forms import NewKeyForm
@@ -22,9 +23,10 @@ from control.console.keys import KeyLine, key_lines
 from control.console.period import DAYS, MEASURES, Asked, asked_of
 from control.console.refusals import error_rate, refusals_of
 from control.console.tenancy import Place, tenant_page
+from control.screens.charts import Chart, stacked
+from control.screens.figures import cell, grouped, short, show_charge, show_credits
 
 RECENT = 25
-_CELL_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @require_safe
@@ -43,7 +45,7 @@ def usage(request: HttpRequest, place: Place) -> HttpResponse:
     context = place.context(
         page="usage",
         asked=asked,
-        chart=chart.stacked(rows, asked.first, asked.last, _VALUES[asked.measure]),
+        chart=_chart(rows, asked),
         totals=totals,
         refusals=refusals,
         refused=refused,
@@ -84,9 +86,9 @@ def export(request: HttpRequest, place: Place) -> HttpResponse:
         out.writerow(
             [
                 row.day.isoformat(),
-                _cell(row.model or ""),
+                cell(row.model or ""),
                 row.api_key or "",
-                _cell(names.get(row.api_key, "") if row.api_key else "chat"),
+                cell(names.get(row.api_key, "") if row.api_key else "chat"),
                 row.requests,
                 row.input_tokens,
                 row.cache_read_tokens,
@@ -145,6 +147,18 @@ _VALUES: dict[str, Callable[[UsageSum], int]] = {
 }
 
 
+def _chart(rows: Sequence[UsageSum], asked: Asked) -> Chart:
+    """Return the measure by UTC day and model; a day leads to its requests."""
+    days = [asked.first + timedelta(days=number) for number in range(asked.days)]
+    names = {day: f"{day.day} {day:%b}" for day in days}
+    cells: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        cells[names[row.day], row.model or ""] += _VALUES[asked.measure](row)
+    is_credits = asked.measure == "credits"
+    show = show_charge if is_credits else grouped
+    return stacked(cells, list(names.values()), show=show, axis=show_credits if is_credits else short, unit="Day (UTC)")
+
+
 def _rows(asked: Asked, by: Sequence[str] = ("model",)) -> list[UsageSum]:
     return usage_by_day(asked.place.tenant.id, asked.first, asked.last, by=by, api_key=asked.api_key, model=asked.model)
 
@@ -158,8 +172,3 @@ def _recent(asked: Asked, lines: Sequence[KeyLine]) -> tuple[list[RequestLine], 
     page = [RequestLine(row, names.get(row.api_key, "") if row.api_key else "") for row in found[:RECENT]]
     older = asked.query(before=page[-1].record.request) if len(found) > RECENT else ""
     return page, older
-
-
-def _cell(text: str) -> str:
-    """Return `text` so that no spreadsheet takes it for a formula."""
-    return f"'{text}" if text.startswith(_CELL_STARTS) else text

@@ -7,7 +7,7 @@ import { copy, el, icon } from "./dom.js";
 const PAUSE = 250; // milliseconds without typing, before a search
 const KEY = "sluice.chat.history"; // whether the panel is open beside the conversation
 const $ = (id) => document.getElementById(id);
-const isNarrow = matchMedia("(max-width: 60rem)");
+const isNarrow = matchMedia("(max-width: 64rem)");
 
 /**
  * The panel. `actions`: open(id), changed(id) when its name or state is another, deleted(id, undo, title); `current()` is

@@ -49,7 +49,7 @@ export class Transcript {
     }
     this.#container.querySelector(".empty")?.remove();
     if (!turns.length) this.#container.append(this.#empty());
-    const pair = compared.length > 1 ? this.#container.querySelector(".pair") ?? el("div", { class: "pair", role: "group", "aria-label": "Two answers, compared" }) : null;
+    const pair = compared.length > 1 ? this.#container.querySelector(".compared") ?? el("div", { class: "compared", role: "group", "aria-label": "Two answers, compared" }) : null;
     const last = new Map(); // place → the last element that was put there
     const put = (place, element) => {
       const next = last.has(place) ? last.get(place).nextSibling : place.firstChild;
@@ -67,7 +67,7 @@ export class Transcript {
         if (turn.role === "assistant" && ENDED.has(turn.state)) this.#dress(turn, parts);
       }
     }
-    for (const empty of this.#container.querySelectorAll(".pair:empty")) empty.remove();
+    for (const empty of this.#container.querySelectorAll(".compared:empty")) empty.remove();
     this.toEnd();
   }
 

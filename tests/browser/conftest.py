@@ -139,7 +139,7 @@ def visit(site: Site, browser: Browser, cookies: dict[str, Any]) -> Iterator[Any
     """
     visitors: list[Visitor] = []
 
-    def open_window(name: str, path: str = "/", **options: Any) -> Visitor:
+    def open_window(name: str, path: str = "/chat/", **options: Any) -> Visitor:
         context = browser.new_context(base_url=site.url, viewport={"width": 1280, "height": 800}, **options)
         context.set_default_timeout(60_000)
         context.grant_permissions(["clipboard-read", "clipboard-write"])

@@ -273,7 +273,7 @@ def test_two_models_are_compared_and_one_goes_on(visit):
     expect(page.locator("#estimate")).to_contain_text("by echo")
     expect(page.locator("#estimate")).to_contain_text("by river")
     page.keyboard.press("Enter")
-    pair = page.locator(".pair .turn")
+    pair = page.locator(".compared .turn")
     expect(pair).to_have_count(2)
     for reading, number in (("credits", 2), ("ttft", 2), ("rate", 1)):  # two words are too few for a rate
         expect(pair.locator(f"[data-reading={reading}]")).to_have_count(number)
@@ -281,7 +281,7 @@ def test_two_models_are_compared_and_one_goes_on(visit):
     page.reload()
     expect(pair).to_have_count(2)
     pair.last.get_by_role("button", name="Go on with this one").click()
-    expect(page.locator(".pair")).to_have_count(0)
+    expect(page.locator(".compared")).to_have_count(0)
     expect(answers(page)).to_have_count(1)
     expect(answers(page).last.locator(".prose")).to_have_text("to both")
     expect(answers(page).last.locator(".branches")).to_have_text("‹2/2›")

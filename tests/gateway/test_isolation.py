@@ -26,7 +26,13 @@ from tenancy.models import APIKey, Membership, Project, Tenant
 pytestmark = pytest.mark.django_db
 
 # Views that belong to no tenant: the operator's admin, people's own accounts, secrets in links, public pages.
-EXEMPT_PREFIXES = ("admin:", "account_", "mfa_", "organization-")  # the last: tests/control/api/test_organization.py
+EXEMPT_PREFIXES = (
+    "admin:",
+    "account_",
+    "mfa_",
+    "organization-",
+    "operate-",
+)  # the last: tests/control/api/test_organization.py
 EXEMPT = {"link-open", "invitation-open", "address-open", "api-schema", "api-docs", "docs", "api-unknown"}
 
 # Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids.
@@ -61,6 +67,7 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-conversation": [("get", {"pk": "{conversation}"}, {})],  # writing: tests/control/console/test_conversations.py
     "console-conversation-shared": [("get", {"pk": "{conversation}"}, {})],
     "console-estimate": [("post", {}, {"model": "their-model"})],
+    "find": [("get", {}, {"q": "their"}), ("get", {}, {"q": "{request}"})],
     "console-account": [("get", {}, {})],
     "console-usage": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"before": "{request}"})],
     "console-usage-export": [("get", {}, {}), ("get", {}, {"key": "{key}"})],
@@ -98,7 +105,7 @@ def named_views(resolver: URLResolver, namespace: str = "") -> Iterator[str]:
 
 def is_page(name: str) -> bool:
     """Pages know sessions and `?tenant=`, the API keys, sessions and a header."""
-    return name.startswith("console-")
+    return name == "find" or name.startswith("console-")
 
 
 def is_exempt(name: str) -> bool:

@@ -64,11 +64,11 @@ def test_a_user_without_tenant_is_told_so(terms):
     assert client.get("/chat/account/").status_code == 403
 
 
-def test_an_operator_without_tenant_goes_to_the_admin(terms):
+def test_an_operator_without_tenant_goes_to_their_pages(terms):
     client = Client()
     operator = User.objects.create_superuser("operator@x.example")
     client.force_login(operator, backend="django.contrib.auth.backends.ModelBackend")
-    assert client.get("/chat/").url == "/admin/"
+    assert client.get("/").url == "/operate/"
 
 
 def test_only_active_projects_can_be_picked(acme, people):

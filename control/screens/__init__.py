@@ -1,0 +1,1 @@
+"""The design system of both sides' pages: shell, tables, charts, figures."""
