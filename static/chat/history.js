@@ -140,12 +140,15 @@ export class History {
   menu(line, button) {
     this.#chosen = line;
     const menu = $("conversation-menu");
-    $("share-conversation").hidden = !this.#library.canShare;
+    for (const one of menu.children) {
+      if (one.dataset.standsFor) one.hidden = button.id !== "more" || $(one.dataset.standsFor).hidden;
+      else one.hidden = line.isNew || (one.id === "share-conversation" && !this.#library.canShare);
+    }
     menu.showPopover();
     const { right, bottom, top } = button.getBoundingClientRect();
     menu.style.left = `${Math.max(right - menu.offsetWidth, 8)}px`;
     menu.style.top = `${bottom + menu.offsetHeight + 8 > innerHeight ? Math.max(top - menu.offsetHeight - 4, 8) : bottom + 4}px`;
-    menu.querySelector("button").focus();
+    [...menu.children].find((one) => one.checkVisibility()).focus();
   }
 
   #listen() {
@@ -156,6 +159,10 @@ export class History {
       } catch (error) {
         this.#actions.problem(error.message);
       }
+    });
+    for (const one of document.querySelectorAll("[data-stands-for]")) one.addEventListener("click", () => {
+      $("conversation-menu").hidePopover();
+      $(one.dataset.standsFor).click();
     });
     $("conversation-menu").addEventListener("keydown", (event) => {
       if (event.key !== "ArrowDown" && event.key !== "ArrowUp") return;

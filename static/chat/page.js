@@ -221,7 +221,7 @@ function show() {
 
 function showTitle() {
   document.title = `${conversation.title || "Chat"} · Sluice`;
-  $("more").disabled = !conversation.revision;
+  $("more").classList.toggle("narrow-only", !conversation.revision); // nothing to rename yet
 }
 
 function newChat() {
@@ -334,8 +334,8 @@ $("stop").addEventListener("click", () => {
 });
 $("new-chat").addEventListener("click", newChat);
 $("more").addEventListener("click", () => {
-  const { id, title, isShared } = conversation;
-  history.menu(history.line(id) ?? { id, title, is_shared: isShared }, $("more"));
+  const { id, title, isShared, revision } = conversation;
+  history.menu(revision ? history.line(id) ?? { id, title, is_shared: isShared } : { id, isNew: true }, $("more"));
 });
 
 function showSettings(isShown) {
