@@ -162,7 +162,9 @@ def save(*, tenant: Tenant, user: User, identifier: UUID, draft: Draft) -> tuple
     it, was faster. Raise ServiceError where nothing may be stored, or there are too many.
     """
     if not may_store(tenant):
-        raise ServiceError("", "Your tenant lets no conversations be stored here: an owner can allow it in the settings.")
+        raise ServiceError(
+            "", "Your tenant lets no conversations be stored here: an owner can allow it in the settings."
+        )
     mine = Conversation.objects.of(tenant).filter(user=user)
     row = mine.select_for_update().filter(id=identifier).first()
     if row is None:

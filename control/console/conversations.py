@@ -1,4 +1,4 @@
-"""Conversations of the chat page: its scripts list, read, save, rename, share and delete them; members read shared ones."""
+"""Conversations of the chat page: its scripts list, read, save, change and delete them; members read shared ones."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from uuid import UUID
 import msgspec
 from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
@@ -29,16 +30,16 @@ from tenancy.models import User
 _MOST_TEXT = 20_000  # characters of a message by which `auto` is asked
 
 
-def _chat_data(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse]:
+def _chat_data(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponseBase]:
     """`tenant_data` for members who may chat: a ServiceError is answered as its field and message."""
 
     @tenant_data
     @wraps(view)
-    def inner(request: HttpRequest, place: Place, **named: Any) -> HttpResponse:
+    def inner(request: HttpRequest, place: Place, *args: Any, **named: Any) -> HttpResponse:
         if not place.access.may("chat"):
             return _refused("not_allowed", "Your role doesn't allow chats.", 403)
         try:
-            return view(request, place, **named)
+            return view(request, place, *args, **named)
         except ServiceError as error:
             return _refused("not_saved", error.message, 400, error.field)
         except RequestDataTooBig:
@@ -123,7 +124,7 @@ class Question(msgspec.Struct):
 @require_POST
 @_chat_data
 def estimate(request: HttpRequest, place: Place) -> HttpResponse:
-    """Answer which model would take the request now, what its prompt costs at most, and a million tokens of its answer."""
+    """Answer which model would take the request now, and what its prompt costs at most, and 1,000 tokens of answer."""
     asked = msgspec.json.decode(request.body, type=Question)
     tokens = min(max(asked.tokens, 1), 10_000_000)
     subscription = active_subscription(place.tenant)

@@ -74,7 +74,8 @@ def test_what_stands_while_streaming_equals_what_stands_at_the_end(visit):
           open.replaceWith(...open.childNodes);
           const whole = document.createElement("div");
           whole.append(render(text));
-          const plain = (node) => node.innerHTML.replace(/<span class="hljs[^>]*>|<[/]span>/g, "").replace(/\\s+/g, " ");
+          const colours = /<span class="hljs[^>]*>|<[/]span>/g;
+          const plain = (node) => node.innerHTML.replace(colours, "").replace(/\\s+/g, " ");
           return [plain(grown) === plain(whole), kept > 4, plain(grown), plain(whole)];
         }"""
     )

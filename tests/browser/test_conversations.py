@@ -1,4 +1,4 @@
-"""The chat's conversations in Chromium: kept, branched, searched, shared, compared; with files, a draft and an estimate."""
+"""The chat's conversations in Chromium: kept, branched, searched, shared, compared; with files, drafts, estimates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.browser.test_chat import answers, ask, pick
 
 pytestmark = [pytest.mark.browser]
 PIXEL = bytes.fromhex(
-    "89504e470d0a1a0a0000000d4948445200000001000000010806000000" + "1f15c4890000000d49444154789c6360000002000001e221bc330000000049454e44ae426082"
+    "89504e470d0a1a0a0000000d4948445200000001000000010806000000"
+    "1f15c4890000000d49444154789c6360000002000001e221bc330000000049454e44ae426082"
 )
 
 
@@ -252,7 +253,8 @@ def test_text_files_go_in_as_text_and_what_is_too_large_is_told(visit):
         """() => {
           const transfer = new DataTransfer();
           transfer.items.add(new File(["dropped text"], "dropped.txt", { type: "text/plain" }));
-          document.getElementById("composer").dispatchEvent(new DragEvent("drop", { dataTransfer: transfer, cancelable: true }));
+          const drop = new DragEvent("drop", { dataTransfer: transfer, cancelable: true });
+          document.getElementById("composer").dispatchEvent(drop);
         }"""
     )
     expect(page.locator("#attachments li")).to_have_text(["notes.md", "dropped.txt"])
@@ -292,7 +294,9 @@ def test_what_is_written_is_estimated_before_it_is_sent(visit):
     page = visit("member").page
     pick(page, "echo")
     page.get_by_label("Message", exact=True).fill("word " * 800)
-    expect(page.locator("#estimate")).to_contain_text(re.compile(r"About 1,000 tokens · at most 0\.00\d+ credits, and 0\.008 per 1,000"))
+    expect(page.locator("#estimate")).to_contain_text(
+        re.compile(r"About 1,000 tokens · at most 0\.00\d+ credits, and 0\.008 per 1,000")
+    )
     expect(page.locator("#gauge meter")).to_have_attribute("aria-label", "1,000 of 8,192 tokens of the model’s context")
     page.get_by_label("Message", exact=True).fill("word " * 8000)
     expect(page.locator("#estimate .warn")).to_be_visible()

@@ -1,4 +1,4 @@
-"""Conversations of the chat page: whose they are, how much they may be, who reads shared ones, what an estimate says."""
+"""Conversations of the chat page: whose they are, their bounds, who reads shared ones, and what an estimate says."""
 
 from __future__ import annotations
 
@@ -136,7 +136,9 @@ def test_a_body_that_is_something_else_is_refused(acme, body):
 
 def test_sizes_and_numbers_are_bounded(acme, kept, monkeypatch):
     monkeypatch.setattr(conversations, "MOST_BYTES", 2000)
-    assert "2,000 bytes" in put(acme.client(), uuid4(), [{**QUESTION, "content": "x" * 2000}]).json()["error"]["message"]
+    assert (
+        "2,000 bytes" in put(acme.client(), uuid4(), [{**QUESTION, "content": "x" * 2000}]).json()["error"]["message"]
+    )
     monkeypatch.setattr(conversations, "MOST_OF_ONE", 1)
     assert "You have 1 conversations" in put(acme.client(), uuid4()).json()["error"]["message"]
     assert put(acme.client(), kept, revision=1).json()["is_saved"]  # one that is there can go on

@@ -13,10 +13,10 @@ from django.utils import timezone
 from base.ids import uuid7
 from billing.models import Reconciliation
 from gateway.apis.responses.models import StoredResponse
-from gateway.conversations import Conversation
 from gateway.batches.files import StoredFile, hide_expired
 from gateway.batches.models import Batch
 from gateway.batches.services import forget_batches
+from gateway.conversations import Conversation
 from gateway.runtime.models import RefusalCount
 from operation.jobs import tasks
 from operation.jobs.purge import purge
@@ -104,7 +104,13 @@ def test_conversations_go_after_their_last_message_and_where_nothing_may_be_stor
     now = timezone.now()
     for party in (acme, other):
         for days in (1, 9, 11):
-            said = {"user": party.owner, "title": "t", "content": b"{}", "size": 2, "changed_at": now - timedelta(days=days)}
+            said = {
+                "user": party.owner,
+                "title": "t",
+                "content": b"{}",
+                "size": 2,
+                "changed_at": now - timedelta(days=days),
+            }
             Conversation(id=uuid7(), tenant=party.tenant, **said).save(force_insert=True)
     assert purge(now) == 0
     settings.SLUICE_RESPONSE_DAYS = 10
