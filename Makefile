@@ -104,6 +104,11 @@ vendor:  ## refresh the browser libraries in static/vendor from package-lock.jso
 	@sed '/^\/\/# sourceMappingURL/d' node_modules/dompurify/dist/purify.es.mjs > static/vendor/purify.mjs
 	@cp node_modules/katex/dist/katex.min.js static/vendor/katex.js
 	@cp node_modules/katex/LICENSE static/vendor/katex.LICENSE
+	@mkdir -p static/vendor/highlight
+	@cp node_modules/@highlightjs/cdn-assets/es/core.min.js static/vendor/highlight/core.mjs
+	@for language in bash c cpp css diff go ini java javascript json python rust sql typescript xml yaml; do \
+		cp node_modules/@highlightjs/cdn-assets/es/languages/$$language.min.js static/vendor/highlight/$$language.mjs; done
+	@cp node_modules/@highlightjs/cdn-assets/LICENSE static/vendor/highlight/LICENSE
 	@cp node_modules/markdown-it/LICENSE static/vendor/markdown-it.LICENSE
 	@cp node_modules/dompurify/LICENSE static/vendor/purify.LICENSE
 

@@ -3,6 +3,7 @@
 from gateway.apis.responses.models import StoredResponse
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
+from gateway.conversations import Conversation
 from gateway.durable.models import KeptAnswer
 from gateway.runtime.models import Observation, RefusalCount, RefusedRequest, TaskState
 from tenancy.models import (
@@ -31,6 +32,7 @@ __all__ = [
     "Batch",
     "BatchLine",
     "CatalogueEpoch",
+    "Conversation",
     "Delivery",
     "Invitation",
     "KeptAnswer",

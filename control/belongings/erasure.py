@@ -44,6 +44,7 @@ from control.belongings.traces import Words, erase_from_books, erase_from_texts,
 from fleet import adapter_files
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
+from gateway.conversations import Conversation
 from gateway.durable.models import KeptAnswer
 from gateway.runtime.models import Observation, RefusedRequest, TaskState
 from routing.models import Adapter, PublicModel
@@ -108,6 +109,7 @@ def persons_end(email: str) -> Doomed:
         ]
         keys = sum(every(model).filter(created_by=user).count() for model in (APIKey, AdminAPIKey))
         counts += [("keys that they made", keys), ("answers of their chats", chats_of(user).count())]
+        counts += [("conversations", every(Conversation).filter(user=user).count())]
     events = every(AuditEvent).filter(Q(user=user) if user is not None else Q(target=email)).count()
     counts += [("events of the audit trail lose names and addresses", events)]
     return Doomed(goes + [f"{count} {name}" for name, count in counts if count], "" if user is None else _refusal(user))
@@ -247,7 +249,7 @@ def _end_of(identifier: UUID) -> str:
 
 
 def _delete_account(user: User) -> None:
-    """Delete how the person signs in, and the answers and refused requests of their chats."""
+    """Delete how the person signs in, and their chats with answers and refused requests."""
     for rows in (
         Authenticator.objects.filter(user=user),
         SignInLink.objects.filter(user=user),
@@ -255,6 +257,7 @@ def _delete_account(user: User) -> None:
         EmailAddress.objects.filter(user=user),
         chats_of(user),
         every(RefusedRequest).filter(user=user.pk),
+        every(Conversation).filter(user=user),
     ):
         _delete(rows)
     user.groups.clear()

@@ -32,6 +32,7 @@ from billing.models import (
 from gateway.apis.responses.models import StoredResponse
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
+from gateway.conversations import Conversation
 from gateway.durable.models import KeptAnswer
 from gateway.runtime.models import RefusalCount, RefusedRequest
 from routing.models import Adapter, PublicModel
@@ -143,6 +144,7 @@ def _answer(body: bytes | None) -> object:
 _DIGESTS = ("digest", "previous_digest")
 _ACCOUNT = ("password", "address_ask", "is_staff", "is_superuser")
 _ANSWER: dict[str, Any] = {"hidden": ("digest", "owner"), "decoded": {"body": _answer}, "at_once": 4}
+_CONVERSATION: dict[str, Any] = {"hidden": ("words",), "decoded": {"content": _json}, "at_once": 4}
 
 CONTENT = (
     # Lines before their batches: they are deleted in this order.
@@ -158,6 +160,7 @@ CONTENT = (
         at_once=4,
     ),
     Kind("answers", KeptAnswer, _of(KeptAnswer, "tenant"), **_ANSWER),
+    Kind("conversations", Conversation, _of(Conversation, "tenant"), **_CONVERSATION),
     Kind("refusals", RefusalCount, _of(RefusalCount, "tenant"), order=("minute", "id")),
     Kind("refused_requests", RefusedRequest, _of(RefusedRequest, "tenant")),
     Kind("invitations", Invitation, _of(Invitation, "tenant"), hidden=("digest",)),
@@ -212,6 +215,7 @@ OF_PERSON = (
     Kind("sign_in_links", SignInLink, _of(SignInLink, "user"), hidden=("digest",)),
     Kind("mails", OutgoingMail, lambda user: every(OutgoingMail).filter(to=user.email), hidden=("sealed_text",)),
     Kind("answers", KeptAnswer, chats_of, **_ANSWER),
+    Kind("conversations", Conversation, _of(Conversation, "user"), **_CONVERSATION),
     Kind("holds", Hold, _of(Hold, "user")),
     Kind("usage", UsageRecord, _of(UsageRecord, "user")),
     Kind("refused_requests", RefusedRequest, _of(RefusedRequest, "user")),

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from billing.models import Subscription
 from control.console.tenancy import Place, tenant_page
 from fleet.adapters import adapters_of, own_terms, remove_adapter
-from gateway.apis.models.wire import ModelCard, model_card
+from gateway.apis.models.wire import ModelCard, Served, model_card
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.data_plane import Live, live_of
 from inference.types import Kind
@@ -52,7 +52,7 @@ def offers_of(live: Live, catalogue: Catalogue, subscription: Subscription | Non
     return [
         Offer(
             entry,
-            model_card(entry, prices.get(entry.rate_card), version.multiplier_bp),
+            model_card(entry, prices.get(entry.rate_card), version.multiplier_bp, _served(live, catalogue, name)),
             any(not live.usable(replica.id) for replica in catalogue.replicas_of(name)),
         )
         for name, entry in sorted(catalogue.models.items())
@@ -60,6 +60,12 @@ def offers_of(live: Live, catalogue: Catalogue, subscription: Subscription | Non
         and not entry.is_hidden_from(own)
         and not entry.own_obstacle(own)
     ]
+
+
+def _served(live: Live, catalogue: Catalogue, model: str) -> Served:
+    contexts = [live.context(replica.id) for replica in catalogue.replicas_of(model)]
+    sees = any(deployment.sees("data") for deployment in catalogue.deployments.get(model, ()))
+    return Served(max(filter(None, contexts), default=None), None, frozenset(), sees=sees)
 
 
 _KINDS = {"embedding": Kind.EMBEDDING, "rerank": Kind.SCORE}  # of requests for a task that no chat is for

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.middleware.csrf import get_token
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
@@ -16,13 +17,15 @@ from django.views.decorators.http import require_safe
 from base.units import format_credits
 from billing.models import Subscription
 from billing.selectors.balances import Balance, balance_of
+from control.console import conversations
 from control.console.catalogue import Offer, active_subscription, offers_of
 from control.console.samples import samples_for
 from control.console.tenancy import Place, tenant_data, tenant_page
 from gateway.apis.models.wire import auto_card
+from gateway.conversations import MOST_BYTES, may_store
 from gateway.runtime.data_plane import live_of
 from inference.types import Kind
-from tenancy.models import Membership, Project, Tenant
+from tenancy.models import Membership, Project
 
 
 @require_safe
@@ -50,8 +53,10 @@ def chat(request: HttpRequest, place: Place) -> HttpResponse:
         "projects": [{"id": str(project.id), "name": project.name} for project in projects],
         "models": models,
         "samples": [] if subscription is None else list(map(asdict, samples_for(catalogue, subscription, ready))),
+        "csrf": get_token(request),
         "message_bytes": settings.SLUICE_MAX_FRAME_BYTES,
-        "is_resumable": place.tenant.response_storage != Tenant.Storage.FORBIDDEN,
+        "conversation_bytes": MOST_BYTES,
+        "is_stored": (is_stored := may_store(place.tenant)),
         "is_operator": getattr(request.user, "is_staff", False),
         "account": account_data(context["balance"], subscription),
         "urls": {
@@ -60,9 +65,12 @@ def chat(request: HttpRequest, place: Place) -> HttpResponse:
             "request": reverse("console-request", args=["00000000-0000-0000-0000-000000000000"]) + place.query,
             "sign_in": reverse("account_login"),
             "base": request.build_absolute_uri("/v1"),
+            **conversations.addresses(place.query),
         },
     }
-    return render(request, "console/chat.html", {**context, "data": data, "page": "chat"})
+    days = min(settings.SLUICE_RESPONSE_DAYS, place.tenant.response_days or settings.SLUICE_RESPONSE_DAYS)
+    more = {"data": data, "page": "chat", "is_stored": is_stored, "days": days}
+    return render(request, "console/chat.html", {**context, **more})
 
 
 @require_safe

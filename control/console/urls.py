@@ -4,12 +4,28 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.console import admin_keys, alerts, audit, batches, catalogue, chat, keys, requests, tenancy, usage
+from control.console import (
+    admin_keys,
+    alerts,
+    audit,
+    batches,
+    catalogue,
+    chat,
+    conversations,
+    keys,
+    requests,
+    tenancy,
+    usage,
+)
 
 urlpatterns = [
     path("", chat.home, name="console-home"),
     path("chat/", chat.chat, name="console-chat"),
     path("chat/account/", chat.account, name="console-account"),
+    path("chat/estimate/", conversations.estimate, name="console-estimate"),
+    path("chat/conversations/", conversations.listed, name="console-conversations"),
+    path("chat/conversations/<uuid:pk>/", conversations.one, name="console-conversation"),
+    path("chat/shared/<uuid:pk>/", conversations.shared, name="console-conversation-shared"),
     path("usage/", usage.usage, name="console-usage"),
     path("usage/export.csv", usage.export, name="console-usage-export"),
     path("usage/requests/<uuid:request_id>/", requests.former, name="console-request-former"),

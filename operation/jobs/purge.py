@@ -14,6 +14,7 @@ from django.db.models import Q, QuerySet
 
 from billing.models import Reconciliation
 from gateway.apis.responses.models import StoredResponse
+from gateway.conversations import Conversation
 from gateway.durable.models import KeptAnswer
 from gateway.runtime.models import RefusalCount, RefusedRequest
 from tenancy.models import Alert, AuditEvent, Delivery, Invitation, OutgoingMail, SignInLink, Tenant
@@ -46,6 +47,13 @@ def _over(now: datetime) -> list[QuerySet[Any]]:
             | outlived("response_days", "created_at", now)
         )
         .order_by("expires_at"),
+        Conversation.objects.unscoped()
+        .filter(
+            Q(changed_at__lt=now - timedelta(days=settings.SLUICE_RESPONSE_DAYS))
+            | Q(tenant__response_storage=Tenant.Storage.FORBIDDEN)
+            | outlived("response_days", "changed_at", now)
+        )
+        .order_by("changed_at"),
         OutgoingMail.objects.filter(ended_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("ended_at"),
         Delivery.objects.filter(ended_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("ended_at"),
         Alert.objects.filter(resolved_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("resolved_at"),

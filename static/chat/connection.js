@@ -10,7 +10,7 @@ export function showConnection(banner, socket, signIn) {
   const isTrying = socket.state === "waiting" || (socket.state === "connecting" && !banner.hidden);
   banner.hidden = !isTrying && socket.state !== "refused";
   if (socket.state === "refused") {
-    banner.replaceChildren("Your session has ended. ", el("a", { href: signIn }, "Sign in again"), "; the conversation stays in this tab.");
+    banner.replaceChildren("Your session has ended. ", el("a", { href: signIn }, "Sign in again"), "; what you wrote stays here.");
     return;
   }
   if (socket.state !== "waiting") return;

@@ -6,17 +6,17 @@ const SAYINGS = {
   too_many_responses: ["Too many at once", "Wait for the running answer to end."],
   context_length_exceeded: [
     "The conversation is too long",
-    "It no longer fits the model’s context. Start a new chat, shorten a message, or pick a model with a longer context.",
+    "It no longer fits the model’s context. Begin a new chat, shorten a message, or pick a model with a longer context.",
   ],
   request_too_large: [
     "The conversation is too long",
-    "It is more than one request may be. Start a new chat, or shorten a message.",
+    "It is more than one request may be. Begin a new chat, or shorten a message.",
   ],
   request_exceeds_burst: ["Too much for one request", "Lower “Max output tokens”, or shorten the conversation."],
   model_not_allowed: ["Not in your plan", null],
   model_not_found: ["The model is gone", "Pick another one."],
   no_route: ["No model for “auto”", "No rule says which model answers. Pick one by name, or ask your operator for a rule."],
-  not_signed_in: ["Your session has ended", "Sign in again; the conversation stays in this tab."],
+  not_signed_in: ["Your session has ended", "Sign in again; what you wrote stays here."],
   not_a_member: ["No access", "You may no longer spend this project’s credit. Pick another project, or ask an owner."],
   no_ready_deployment: ["The model is not ready", "Nobody serves it right now. Wait a moment, or pick another model."],
 };

@@ -4,6 +4,7 @@ import MarkdownIt from "markdown-it";
 import DOMPurify from "dompurify";
 
 import { copy, el, icon } from "./dom.js";
+import { highlight } from "./highlight.js";
 import { beginsJson, laidOut } from "./json.js";
 import { formulas, typeset } from "./math.js";
 
@@ -44,7 +45,7 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
     node.setAttribute("rel", "noopener noreferrer");
     node.setAttribute("target", "_blank");
   }
-  const shown = [...node.classList ?? []].filter((name) => /^(language-[\w+#.-]+|align-(left|right|center)|math-(inline|display))$/.test(name));
+  const shown = [...node.classList ?? []].filter((name) => /^(language-[\w+#.-]+|align-(left|right|center)|math-(inline|display)|hljs-[a-z_-]+)$/.test(name));
   if (node.hasAttribute?.("class")) node.className = shown.join(" ");
 });
 
@@ -64,7 +65,9 @@ export function render(text) {
 /** Return the elements of an answer: JSON as a code block, everything else as Markdown. */
 export function renderAnswer(text) {
   const json = laidOut(text);
-  return json === null ? render(text) : codeBlock(json, "json");
+  const fragment = json === null ? render(text) : codeBlock(json, "json");
+  highlight(fragment);
+  return fragment;
 }
 
 /** Return a block of code. */
@@ -122,6 +125,11 @@ export class Growing {
     this.#paint();
   }
 
+  /** Paint no more. */
+  forget() {
+    cancelAnimationFrame(this.#frame);
+  }
+
   #paint() {
     this.#frame = 0;
     const changed = this.#isEnded ? this.#container : this.#open;
@@ -134,7 +142,9 @@ export class Growing {
       const rest = this.#text.slice(this.#closed);
       const cut = closedPart(rest);
       if (cut) {
-        this.#open.before(render(rest.slice(0, cut)));
+        const closed = render(rest.slice(0, cut));
+        highlight(closed);
+        this.#open.before(closed);
         this.#closed += cut;
       }
       this.#open.replaceChildren(render(rest.slice(cut)));

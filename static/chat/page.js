@@ -1,26 +1,35 @@
-// The chat page: what is typed goes over the socket, what comes back goes into the transcript.
+// The chat page: what is typed goes over the socket, what comes back goes into the transcript and the library.
 
+import { Answers, requestSize } from "./answers.js";
+import { Attachments } from "./attachments.js";
 import { curl, python } from "./code.js";
-import { Conversation } from "./conversation.js";
-import { copy, sends } from "./dom.js";
-import { requestOf } from "./faults.js";
+import { contentOf, Conversation, isOpen } from "./conversation.js";
+import { copy, el, sends } from "./dom.js";
+import { Estimate } from "./estimate.js";
+import { History } from "./history.js";
+import { Drafts, Library } from "./library.js";
 import { askBeforeLeaving } from "./links.js";
 import { credits } from "./numbers.js";
 import { Settings } from "./settings.js";
 import { showConnection } from "./connection.js";
-import { ResponsesSocket } from "./socket.js";
 import { Transcript } from "./transcript.js";
 
-/** What is said of an answer that can't be gone on with. */
-const GONE = new Set(["response_not_found", "answer_lost", "answer_abandoned"]);
+const SAVED_EACH = 2000; // milliseconds between two savings of an answer that nobody else could go on with
+const NOTICE = 30_000; // milliseconds that an offer to undo stays
 
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("chat-data").textContent);
-const conversation = new Conversation(`${data.user}.${data.tenant}`);
+const answers = new Answers(data);
+const library = new Library(data, (turn) => answers.has(turn));
+const drafts = new Drafts(data);
 const settings = new Settings(data);
-const socket = new ResponsesSocket("/v1/responses", { refused: isRefused });
+const estimate = new Estimate(data, $("estimate"), $("gauge"));
+const attachments = new Attachments({
+  list: $("attachments"), button: $("attach"), input: $("file"), area: $("message"), target: $("composer"),
+  bytes: data.message_bytes, sees: () => settings.asked.every((model) => settings.card(model)?.capabilities.vision),
+});
 const transcript = new Transcript($("transcript"), $("scroller"), $("to-latest"), {
-  ask,
+  ask: (text) => ask({ content: text }),
   draft(text) {
     const area = $("message");
     area.focus();
@@ -28,177 +37,201 @@ const transcript = new Transcript($("transcript"), $("scroller"), $("to-latest")
     if (!document.execCommand("insertText", false, text)) area.value = text; // so that what was typed can be undone
     area.setSelectionRange(0, 0);
     area.scrollTop = 0;
-    fit();
+    typed();
   },
-  regenerate(answer) {
-    if (running) return;
-    conversation.cut(answer);
-    request();
+  regenerate: (answer) => request(answer.parent, [settings.model]),
+  edit: (question, text) => ask({ content: text, files: question.files }, question.parent),
+  proceed: () => ask({ content: "Continue." }),
+  select(turn, name) {
+    conversation.select(turn);
+    show();
+    transcript.focus(turn, name);
+    keep();
   },
-  edit(question, text) {
-    if (running) return;
-    conversation.cut(question);
-    ask(text);
+  pick(answer) {
+    stop(); // the other one, if it still runs
+    conversation.pick(answer);
+    if (settings.card(answer.asked)) settings.take({ ...settings.kept, model: answer.asked });
+    show();
+    keep();
+    $("message").focus();
   },
-  proceed() {
-    if (!running) ask("Continue.");
+}, {
+  models: data.models, samples: data.samples, urls: data.urls, isOperator: data.is_operator, account: readAccount,
+  branches: (turn) => conversation.branches(turn),
+});
+const history = new History(library, drafts, data.urls, {
+  open: (id) => { location.hash = id; },
+  current: () => conversation.id,
+  running: () => new Set([...answers.conversations].map(({ id }) => id)),
+  changed: (id) => id === conversation.id && showTitle(),
+  deleted(id, undo, title) {
+    drafts.put(id, "", []);
+    if (id === conversation.id) newChat();
+    offer(`“${title}” is deleted.`, "Undo", async () => {
+      await undo();
+      await open(id);
+    });
   },
-}, { models: data.models, samples: data.samples, urls: data.urls, isOperator: data.is_operator, account: readAccount });
-let running = conversation.unfinished; // the answer that is being made
-let sentAt = 0; // when the running answer was asked for; 0 where that was before a reload
-let isLeaving = false; // for a new chat, once the running answer has ended
+  problem: (text) => tell(text),
+});
+let conversation = new Conversation();
+let savedAt = 0;
 
 // -- asking -------------------------------------------------------------------------------------------------------
 
-function ask(text) {
-  if (running || !text || !data.models.length) return;
-  conversation.add("user", text);
-  request();
+const isBusy = () => answers.of(conversation).length > 0;
+
+/** Ask `question` behind the turn `parent`, or behind the branch that is seen. */
+function ask(question, parent = conversation.leaf) {
+  if (isBusy() || !contentOf(question).length || !data.models.length) return false;
+  library.hold(conversation);
+  const turn = conversation.add("user", parent, { content: question.content, ...(question.files?.length ? { files: question.files } : {}) });
+  request(turn.id, settings.asked);
+  return true;
 }
 
-/** Ask for an answer to the conversation as it stands. */
-function request() {
-  running = conversation.add("assistant");
-  running.project = settings.project;
-  conversation.save();
-  transcript.show(conversation.turns);
-  sentAt = performance.now();
-  const event = {
-    type: "response.create",
-    model: settings.model,
-    // Not as `instructions`, which a response says again: what is kept of it shall have no prompt.
-    input: [...(settings.system ? [{ role: "system", content: settings.system }] : []), ...conversation.input(running)],
-    ...(data.is_resumable ? { resumable: true } : {}),
-    ...(settings.temperature === null ? {} : { temperature: settings.temperature }),
-    ...(settings.maxOutput ? { max_output_tokens: settings.maxOutput } : {}),
-    metadata: { sluice_project: running.project },
-  };
-  // A server that is sent more closes the connection, at times before it can say why.
-  if (new Blob([JSON.stringify(event)]).size > data.message_bytes) {
-    running.fault = { status: 413, code: "request_too_large" };
-    return end("failed");
-  }
-  socket.send(event);
+/** Ask these models for an answer to the turn `parent`. */
+function request(parent, models) {
+  if (isBusy()) return;
+  const pair = models.length > 1 ? { pair: crypto.randomUUID() } : {};
+  const turns = models.map((model) => conversation.add("assistant", parent, { asked: model, project: settings.project, ...pair }));
+  conversation.leaf = turns[0].id;
+  conversation.settings = settings.kept;
+  showAddress();
+  show();
+  keep();
+  for (const turn of turns) answers.ask(conversation, turn, settings);
   showBusy();
   $("message").focus();
 }
 
-/** Go on with the running answer where it was. */
-function resume() {
-  socket.send({
-    type: "response.resume",
-    response_id: running.response,
-    ...(running.number === undefined ? {} : { starting_after: running.number }),
-    metadata: { sluice_project: running.project },
-  });
+function stop() {
+  for (const turn of answers.of(conversation)) answers.stop(turn);
 }
 
-function stop() {
-  if (!running) return;
-  if (socket.state === "open") socket.send({ type: "response.cancel", ...(running.response ? { response_id: running.response } : {}) });
-  else {
-    socket.forget();
-    end("stopped");
-  }
+/** Save the conversation, which has changed. */
+function keep(changed = conversation) {
+  savedAt = performance.now();
+  return library.save(changed);
 }
 
 // -- answers ------------------------------------------------------------------------------------------------------
 
-socket.addEventListener("message", ({ detail: event }) => {
-  if (!running) return;
-  if (event.sequence_number !== undefined) running.number = event.sequence_number;
-  switch (event.type) {
-    case "response.created":
-      running.model = event.response.model;
-      running.request = requestOf(event.response.id);
-      if (data.is_resumable) running.response = event.response.id;
-      conversation.save();
-      transcript.grow(running);
-      break;
-    case "response.reasoning_text.delta":
-      start();
-      running.reasoning = (running.reasoning ?? "") + event.delta;
-      transcript.grow(running);
-      break;
-    case "response.output_text.delta":
-      start();
-      running.content += event.delta;
-      transcript.grow(running);
-      break;
-    case "sluice.usage":
-      running.usage = event.usage;
-      transcript.grow(running);
-      break;
-    case "response.completed":
-    case "response.incomplete":
-    case "response.failed":
-      take(event.response);
-      break;
-    case "error":
-      if (GONE.has(event.error.code)) return end("lost");
-      running.fault = { status: event.status, ...event.error };
-      end("failed");
-      break;
-  }
+answers.addEventListener("begun", ({ detail: { conversation: whose, turn } }) => {
+  keep(whose);
+  if (whose === conversation) transcript.grow(turn);
 });
-
-/** Note the answer's first sign. */
-function start() {
-  if (running.state !== "waiting") return;
-  running.state = "streaming";
-  if (sentAt) running.first = performance.now() - sentAt;
-  say("Answer started.");
-}
-
-/** Take the response's end. */
-function take(response) {
-  running.usage = response.usage;
-  running.account = response.sluice;
-  const { status, incomplete_details: details, error } = response;
-  if (status === "failed") running.fault = { ...error, request_id: running.request };
-  const cut = details?.sluice_reason === "credit_exhausted" ? "credit" : "length";
-  end({ completed: "done", cancelled: "stopped", failed: "failed" }[status] ?? cut);
-}
-
-function end(state) {
-  const turn = running;
-  running = null;
-  turn.state = state;
-  delete turn.response;
-  conversation.save();
-  transcript.end(turn);
-  showBusy();
+answers.addEventListener("grown", ({ detail: { conversation: whose, turn } }) => {
+  if (!data.is_stored && performance.now() - savedAt > SAVED_EACH) keep(whose);
+  if (whose !== conversation) return;
+  if (turn.content && $("live").dataset.turn !== turn.id) say("Answer started.", turn);
+  transcript.grow(turn);
+});
+answers.addEventListener("ended", ({ detail: { conversation: whose, turn } }) => {
+  keep(whose);
   if (typeof turn.account?.available_micro === "number") showBalance(turn.account.available_micro);
   else readAccount().catch(() => {}); // a balance that can't be read now is read after the next answer
-  say({ done: "Answer finished.", stopped: "Answer stopped.", credit: "Credit is used up.", length: "Answer reached its limit." }[state] ?? "The answer failed.");
-  if (isLeaving) {
-    isLeaving = false;
-    newChat();
-  }
+  if (whose !== conversation) return;
+  transcript.end(turn);
+  showBusy();
+  showEstimate();
+  const saying = { done: "Answer finished.", stopped: "Answer stopped.", credit: "Credit is used up.", length: "Answer reached its limit." };
+  say(saying[turn.state] ?? "The answer failed.");
   if (document.activeElement === document.body) $("message").focus();
+});
+answers.addEventListener("state", () => showConnection($("connection"), answers.socket, data.urls.sign_in));
+
+library.addEventListener("saved", ({ detail }) => {
+  if (detail === conversation) {
+    showTitle();
+    unsaved.hidden = true;
+  }
+  history.saved(detail);
+});
+library.addEventListener("changed", ({ detail }) => {
+  if (detail !== conversation) return;
+  goOn(({ response }) => response); // another window asks for the others, and will say what came of them
+  transcript.clear();
+  show();
+});
+library.addEventListener("gone", ({ detail }) => {
+  if (detail !== conversation) return;
+  offer("This conversation was deleted in another window.", "Keep it", () => {
+    detail.revision = 0;
+    keep(detail);
+  });
+});
+const unsaved = $("unsaved");
+library.addEventListener("unsaved", ({ detail: { conversation: whose, message } }) => {
+  if (whose !== conversation) return;
+  unsaved.hidden = false;
+  unsaved.textContent = `Not saved. ${message}`;
+});
+addEventListener("online", () => library.sendUnsent());
+
+// -- the conversation that is open --------------------------------------------------------------------------------
+
+/** Open the conversation, if there is one by this id; otherwise a new one that has it, for a draft. */
+async function open(id, isNew = false) {
+  if (id === conversation.id && conversation.turns.length) return;
+  let found = null;
+  try {
+    found = await library.open(id);
+  } catch (error) {
+    tell(`The conversation can’t be read: ${error.message}`);
+  }
+  enter(found ?? new Conversation({ id }));
+  if (!found && !isNew && !drafts.get(id).text && !drafts.get(id).files.length) tell("This conversation isn’t there any more.");
 }
 
-socket.addEventListener("lost", () => {
-  if (!running) return;
-  if (running.response) resume(); // as soon as there is a connection again
-  else end("lost");
-});
-socket.addEventListener("state", ({ detail: state }) => {
-  showConnection($("connection"), socket, data.urls.sign_in);
-  if (state === "refused" && running) {
-    socket.forget();
-    running.fault = { status: 401, code: "not_signed_in" };
-    end("failed");
-  }
-});
+function enter(next) {
+  conversation = next;
+  showAddress();
+  unsaved.hidden = true;
+  const draft = drafts.get(next.id);
+  $("message").value = draft.text;
+  attachments.set(draft.files);
+  if (next.turns.length) settings.take(next.settings);
+  goOn();
+  transcript.clear();
+  show();
+  fit();
+  showEstimate();
+  history.show();
+  $("message").focus();
+}
 
-/** Whether the handshake failed because we are not welcome, rather than because nobody is there. */
-async function isRefused() {
-  try {
-    return [401, 403].includes((await fetch(data.urls.account)).status);
-  } catch {
-    return false;
-  }
+/** Have the address lead back here, once there is something to come back to. */
+function showAddress() {
+  const hash = conversation.turns.length || hasDraft(conversation.id) ? `#${conversation.id}` : "";
+  if (location.hash !== hash) window.history.replaceState(null, "", location.pathname + location.search + hash);
+}
+
+/** Go on with answers that were being made when the conversation was left. */
+function goOn(which = () => true) {
+  for (const turn of conversation.turns) if (isOpen(turn) && !answers.has(turn) && which(turn)) answers.resume(conversation, turn);
+}
+
+function show() {
+  transcript.show(conversation.seen, conversation.compared);
+  showTitle();
+  showBusy();
+}
+
+function showTitle() {
+  document.title = `${conversation.title || "Chat"} · Sluice`;
+  $("more").classList.toggle("narrow-only", !conversation.revision); // nothing to rename yet
+}
+
+function newChat() {
+  if (location.hash) window.history.pushState(null, "", location.pathname + location.search); // the way back stays
+  enter(new Conversation());
+}
+
+function hasDraft(id) {
+  const { text, files } = drafts.get(id);
+  return Boolean(text || files.length);
 }
 
 // -- what is left -------------------------------------------------------------------------------------------------
@@ -222,51 +255,88 @@ function showBalance(micro) {
 // -- the page -----------------------------------------------------------------------------------------------------
 
 function showBusy() {
-  $("send").hidden = Boolean(running);
-  $("stop").hidden = !running;
-  document.querySelector("main").toggleAttribute("data-busy", Boolean(running));
+  const busy = isBusy();
+  $("send").hidden = busy;
+  $("stop").hidden = !busy;
+  document.querySelector("main").toggleAttribute("data-busy", busy);
 }
 
-function say(text) {
+function say(text, turn) {
   $("live").textContent = text;
+  $("live").dataset.turn = turn?.id ?? "";
+}
+
+/** Say something above the composer, until the next or until it is closed. */
+function tell(text, ...more) {
+  const close = el("button", { type: "button", class: "link" }, "Close");
+  close.addEventListener("click", () => { $("notice").hidden = true; });
+  $("notice").replaceChildren(el("span", {}, text), ...more, close);
+  $("notice").hidden = false;
+}
+
+function offer(text, name, act) {
+  const button = el("button", { type: "button", class: "link" }, name);
+  button.addEventListener("click", () => {
+    $("notice").hidden = true;
+    act();
+  });
+  tell(text, button);
+  setTimeout(() => { if (button.isConnected) $("notice").hidden = true; }, NOTICE);
+}
+
+const written = () => ({ content: $("message").value.trim(), files: attachments.files });
+
+/** What is written has changed. */
+function typed() {
+  drafts.put(conversation.id, $("message").value, attachments.files);
+  showAddress();
+  fit();
+  showEstimate();
 }
 
 function fit() {
   const area = $("message");
   area.style.height = "auto";
   area.style.height = `${Math.min(area.scrollHeight, innerHeight * 0.4)}px`;
-  $("send").disabled = !area.value.trim() || !data.models.length;
+  $("send").disabled = !contentOf(written()).length || !data.models.length;
 }
 
-function newChat() {
-  if (running) {
-    isLeaving = true; // `end` comes back here
-    return stop();
-  }
-  conversation.clear();
-  transcript.show(conversation.turns);
-  $("message").focus();
+function showEstimate() {
+  estimate.show(conversation, written(), settings);
 }
 
 $("composer").addEventListener("submit", (event) => {
   event.preventDefault();
-  const text = $("message").value.trim();
-  if (running || !text) return;
+  const question = written();
+  if (question.files.some(({ image }) => image) && !settings.asked.every((model) => settings.card(model)?.capabilities.vision)) {
+    return tell("The message has an image, and the model that is picked sees none: pick one whose card says “sees images”, or remove it.");
+  }
+  if (question.files.length && requestSize(conversation, question, settings) > data.message_bytes) {
+    return tell("The message and its conversation are more than one request may be: remove a file, or begin a new chat.");
+  }
+  if (!ask(question)) return;
   $("message").value = "";
-  fit();
-  ask(text);
+  attachments.set([]);
+  typed();
 });
-$("message").addEventListener("input", fit);
+$("message").addEventListener("input", typed);
 $("message").addEventListener("keydown", (event) => {
   if (!sends(event)) return;
   event.preventDefault();
   $("composer").requestSubmit();
 });
+attachments.addEventListener("change", typed);
+attachments.addEventListener("problem", ({ detail }) => tell(detail));
+settings.addEventListener("change", showEstimate);
 $("stop").addEventListener("click", () => {
   stop();
   $("message").focus();
 });
 $("new-chat").addEventListener("click", newChat);
+$("more").addEventListener("click", () => {
+  const { id, title, isShared, revision } = conversation;
+  history.menu(revision ? history.line(id) ?? { id, title, is_shared: isShared } : { id, isNew: true }, $("more"));
+});
 
 function showSettings(isShown) {
   $("settings").hidden = !isShown;
@@ -278,8 +348,9 @@ $("hide-settings").addEventListener("click", () => showSettings(false));
 
 function showCode(language) {
   const asked = { model: settings.model, input: conversation.input(), settings };
-  if (asked.input.at(-1)?.role === "assistant") asked.input.push({ role: "user", content: $("message").value.trim() || "…" });
-  else if ($("message").value.trim()) asked.input.push({ role: "user", content: $("message").value.trim() });
+  const content = contentOf(written());
+  if (asked.input.at(-1)?.role === "assistant") asked.input.push({ role: "user", content: content.length ? content : "…" });
+  else if (content.length) asked.input.push({ role: "user", content });
   $("code").textContent = (language === "python" ? python : curl)(asked, data.urls.base);
   for (const tab of document.querySelectorAll("[data-language]")) tab.setAttribute("aria-pressed", String(tab.dataset.language === language));
 }
@@ -296,19 +367,25 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && event.shiftKey) $("message").focus();
   else if (event.key === "Escape" && !document.querySelector("dialog[open], :popover-open, form.edit")) stop();
   else if (isControl && event.shiftKey && event.code === "KeyO") newChat();
+  else if (isControl && event.shiftKey && event.code === "KeyH") history.toggle();
   else if (isControl && event.shiftKey && event.code === "Semicolon") copy(transcript.lastCode(), $("live"));
   else if (isControl && event.key === "/") $("shortcuts-dialog").showModal();
   else return;
   if (isControl) event.preventDefault();
 });
-addEventListener("pagehide", () => conversation.save());
+addEventListener("hashchange", () => (location.hash.length > 1 ? open(location.hash.slice(1)) : enter(new Conversation())));
+addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "visible") {
+    library.refresh(conversation);
+    history.load();
+  } else if (!data.is_stored) for (const one of answers.conversations) keep(one);
+});
 addEventListener("resize", fit);
 
 askBeforeLeaving($("transcript"), $("link-dialog"));
-transcript.show(conversation.turns);
 showBalance(data.account.available_micro);
-showBusy();
-fit();
-if (running) resume();
-else if (data.models.length) socket.connect();
-$("message").focus();
+if (/^#[0-9a-f-]{36}$/.test(location.hash)) await open(location.hash.slice(1));
+else enter(conversation);
+if (data.models.length) answers.socket.connect();
+history.load();
+library.sendUnsent();

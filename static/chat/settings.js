@@ -1,4 +1,4 @@
-// The parameters panel and what is picked: project, model. Kept in the tab, like the conversation.
+// The parameters panel and what is picked: project, model. Kept in this browser, and with each conversation.
 
 import { el } from "./dom.js";
 import { count, size } from "./numbers.js";
@@ -16,17 +16,58 @@ export class Settings extends EventTarget {
     super();
     this.#key = `${KEY}${data.user}.${data.tenant}`;
     this.#models = data.models;
-    const kept = JSON.parse(sessionStorage.getItem(this.#key) ?? "{}");
+    let kept = {};
+    try {
+      kept = JSON.parse(localStorage.getItem(this.#key)) ?? {};
+    } catch {
+      // Written by something else: as if nothing was.
+    }
     $("project").replaceChildren(...data.projects.map(({ id, name }) => el("option", { value: id }, name)));
     if (data.projects.some(({ id }) => id === kept.project)) $("project").value = kept.project;
     document.querySelector(".project").hidden = data.projects.length < 2;
     this.model = kept.model;
     this.#offer();
-    $("system").value = kept.system ?? "";
-    this.temperature = kept.temperature ?? null;
-    $("max-output").value = kept.maxOutput ?? "";
+    this.#fill(kept);
     this.#listen();
     this.#show();
+  }
+
+  /** What a conversation keeps of it. */
+  get kept() {
+    const { model, system, temperature, maxOutput } = this;
+    return { model, system, temperature, maxOutput };
+  }
+
+  /** Take what a conversation kept. */
+  take(kept) {
+    if (this.#offered().some(({ id }) => id === kept.model)) this.model = kept.model;
+    this.#fill(kept);
+    this.#show();
+    this.dispatchEvent(new Event("change"));
+  }
+
+  /** The card of a model that may be picked. */
+  card(id = this.model) {
+    return this.#models.find((model) => model.id === id);
+  }
+
+  /** The models that are asked: the picked one, and the other one where two are compared. */
+  get asked() {
+    return this.isComparing ? [this.model, $("second").value] : [this.model];
+  }
+
+  get isComparing() {
+    return $("compare").getAttribute("aria-pressed") === "true";
+  }
+
+  #fill({ system, temperature, maxOutput }) {
+    $("system").value = system ?? "";
+    this.temperature = temperature ?? null;
+    $("max-output").value = maxOutput ?? "";
+  }
+
+  #offered() {
+    return this.#models.filter(({ project }) => !project || project === this.project);
   }
 
   get project() {
@@ -45,7 +86,12 @@ export class Settings extends EventTarget {
 
   /** Show the models that the project may use; where the picked one isn't among them, the first is picked. */
   #offer() {
-    const offered = this.#models.filter(({ project }) => !project || project === this.project);
+    const offered = this.#offered();
+    const second = $("second").value;
+    $("second").replaceChildren(...offered.map(({ id }) => el("option", { value: id }, id)));
+    const other = offered.find(({ id }) => id === second) ?? offered.find(({ id, is_ready }) => id !== "auto" && id !== this.model && is_ready);
+    if (other) $("second").value = other.id;
+    $("compare").hidden = offered.length < 2;
     $("models").replaceChildren(...offered.map(choice));
     if (!offered.some(({ id }) => id === this.model)) this.model = offered[0]?.id ?? "";
   }
@@ -76,6 +122,14 @@ export class Settings extends EventTarget {
       $("message").focus();
     });
     $("temperature").addEventListener("input", () => { this.temperature = Number($("temperature").value); });
+    $("second").addEventListener("change", () => this.dispatchEvent(new Event("change")));
+    $("compare").addEventListener("click", () => {
+      const isOn = !this.isComparing;
+      $("compare").setAttribute("aria-pressed", String(isOn));
+      $("second-place").hidden = !isOn;
+      if (isOn) $("second").focus();
+      this.dispatchEvent(new Event("change"));
+    });
     for (const id of ["project", "system", "temperature", "max-output"]) {
       $(id).addEventListener("input", () => this.#changed());
     }
@@ -88,17 +142,16 @@ export class Settings extends EventTarget {
 
   #changed() {
     this.#show();
-    const { project, model, system, temperature, maxOutput } = this;
     try {
-      sessionStorage.setItem(this.#key, JSON.stringify({ project, model, system, temperature, maxOutput }));
+      localStorage.setItem(this.#key, JSON.stringify({ project: this.project, ...this.kept }));
     } catch {
-      // The tab has no room for it beside a long conversation: it lasts as long as the page.
+      // The browser has no room for it: it lasts as long as the page.
     }
     this.dispatchEvent(new Event("change"));
   }
 
   #show() {
-    $("model-name").textContent = this.model || "no model";
+    $("model-name").textContent = $("model-name").title = this.model || "no model";
     $("temperature").value = this.temperature ?? TEMPERATURE;
     $("temperature-shown").textContent = this.temperature?.toFixed(1) ?? "model’s own";
     const radio = $("models").querySelector(`[value="${CSS.escape(this.model)}"]`);
@@ -121,6 +174,7 @@ function choice(model) {
       el("span", { class: "muted" }, model.description || ""),
       el("span", { class: "model-facts" },
         model.base ? el("span", {}, "adapter of ", el("b", {}, model.base)) : "",
+        model.capabilities?.vision ? el("span", {}, "sees images") : "",
         model.kinds.includes("classification") && !model.kinds.includes("chat") ? el("span", {}, "answers with a label") : "",
         el("span", {}, el("b", {}, size(model.context_length)), " context"),
         ...(price ?? [el("span", {}, "priced as the model it picks")]),

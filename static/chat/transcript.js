@@ -1,15 +1,20 @@
 // The conversation as it is seen: one article per turn, its tools, its meter, what went wrong.
 
+import { shown } from "./attachments.js";
 import { ENDED } from "./conversation.js";
 import { copy, el, sends, tool } from "./dom.js";
 import { explain, isOutOfCredit } from "./faults.js";
 import { Growing, renderAnswer } from "./markdown.js";
 import { routeDetails, showMeter } from "./meter.js";
+import { at } from "./library.js";
 import { count, credits, moment } from "./numbers.js";
 
 const AT_END = 4; // pixels: where zoom rounds, the end is not reached to the last one
 
-/** Shows turns; `actions` are called with a turn: ask(text), draft(text), regenerate, edit(turn, text), proceed. `account()` resolves to what is left. */
+/**
+ * Shows turns; `actions` are called with a turn: ask(text), draft(text), regenerate, edit(turn, text), proceed, select (a
+ * branch), pick (of those that are compared). `account()` resolves to what is left, `branches(turn)` are those at a turn.
+ */
 export class Transcript {
   #container;
   #scroller;
@@ -34,8 +39,8 @@ export class Transcript {
     toLatest.addEventListener("click", () => this.toEnd());
   }
 
-  /** Show exactly `turns`, leaving alone what is shown already. */
-  show(turns) {
+  /** Show exactly `turns`, those that are `compared` beside each other, leaving alone what is shown already. */
+  show(turns, compared = []) {
     const ids = new Set(turns.map(({ id }) => id));
     for (const [id, { article }] of this.#shown) {
       if (ids.has(id)) continue;
@@ -44,15 +49,39 @@ export class Transcript {
     }
     this.#container.querySelector(".empty")?.remove();
     if (!turns.length) this.#container.append(this.#empty());
+    const pair = compared.length > 1 ? this.#container.querySelector(".compared") ?? el("div", { class: "compared", role: "group", "aria-label": "Two answers, compared" }) : null;
+    const last = new Map(); // place → the last element that was put there
+    const put = (place, element) => {
+      const next = last.has(place) ? last.get(place).nextSibling : place.firstChild;
+      if (next !== element) place.insertBefore(element, next); // what is there already isn't moved, nor the focus in it
+      last.set(place, element);
+    };
     for (const turn of turns) {
       if (!this.#shown.has(turn.id)) this.#add(turn);
+      const parts = this.#shown.get(turn.id);
+      const isCompared = pair !== null && compared.includes(turn);
+      if (isCompared && last.get(this.#container) !== pair) put(this.#container, pair);
+      put(isCompared ? pair : this.#container, parts.article);
+      if (parts.isCompared !== isCompared) {
+        parts.isCompared = isCompared;
+        if (turn.role === "assistant" && ENDED.has(turn.state)) this.#dress(turn, parts);
+      }
     }
+    for (const empty of this.#container.querySelectorAll(".compared:empty")) empty.remove();
     this.toEnd();
+  }
+
+  /** Forget what is shown: another conversation comes. */
+  clear() {
+    for (const { growing } of this.#shown.values()) growing?.forget();
+    this.#shown.clear();
+    this.#container.replaceChildren();
   }
 
   /** More of `turn`'s text, or other counts, came. */
   grow(turn) {
     const parts = this.#shown.get(turn.id);
+    if (!parts) return; // on another branch
     showThought(parts, turn);
     if (turn.content) {
       parts.growing ??= new Growing(parts.body, () => this.#follow());
@@ -64,6 +93,7 @@ export class Transcript {
   /** `turn` has ended. */
   end(turn) {
     const parts = this.#shown.get(turn.id);
+    if (!parts) return;
     if (parts.growing && turn.content) parts.growing.end(turn.content);
     else parts.body.replaceChildren(renderAnswer(turn.content));
     parts.growing = null;
@@ -120,12 +150,14 @@ export class Transcript {
     const notes = el("div", { class: "notes" });
     const name = el("h2", { class: "visually-hidden" }, isUser ? "You" : "Answer");
     const article = el("article", { class: `turn ${turn.role}`, "data-turn": turn.id }, name, body);
-    const parts = { article, body, meter, notes, thought: null, growing: null };
+    const parts = { article, body, meter, notes, thought: null, growing: null, isCompared: false };
     this.#shown.set(turn.id, parts);
     this.#container.append(article);
     if (isUser) {
       body.textContent = turn.content;
-      article.append(el("div", { class: "tools" },
+      body.hidden = !turn.content && Boolean(turn.files?.length);
+      if (turn.files?.length) body.before(el("ul", { class: "files", "aria-label": "Files" }, ...turn.files.map((file) => el("li", {}, ...shown(file)))));
+      article.append(el("div", { class: "tools" }, this.#switch(turn),
         tool("copy", "Copy", (event) => copy(turn.content, event.currentTarget)),
         tool("edit", "Edit", () => this.#edit(turn, parts))));
       return;
@@ -140,15 +172,18 @@ export class Transcript {
   }
 
   /** What stands below an answer once it has ended. */
-  #dress(turn, { article, notes, meter }) {
+  #dress(turn, parts) {
+    const { article, notes, meter } = parts;
     article.querySelector(".foot")?.remove();
     notes.replaceChildren(...this.#notes(turn));
     showMeter(meter, turn);
     const foot = el("div", { class: "foot" }, el("div", { class: "tools" },
+      parts.isCompared ? this.#button("Go on with this one", "pick", turn) : this.#switch(turn),
       turn.content ? tool("copy", "Copy", (event) => copy(turn.content, event.currentTarget)) : null,
-      notes.querySelector("button") && turn.state !== "length" && turn.state !== "credit"
+      parts.isCompared || (notes.querySelector("button") && turn.state !== "length" && turn.state !== "credit")
         ? null // the note offers it
-        : tool("again", "Regenerate", () => this.#actions.regenerate(turn))));
+        : tool("again", "Regenerate", () => this.#actions.regenerate(turn)),
+      turn.request ? el("a", { class: "tool", href: at(this.#context.urls.request, turn.request) }, "Request") : null));
     if (turn.account?.route) foot.append(routeDetails(turn.account.route));
     article.append(foot);
   }
@@ -161,7 +196,7 @@ export class Transcript {
       return [note(`The answer reached its limit of ${count(turn.usage?.output_tokens ?? 0)} tokens.`, this.#button("Continue", "proceed", turn))];
     }
     if (turn.state === "lost") {
-      const seen = turn.request ? el("a", { href: urls.request.replace(/0{8}-.*0{12}/, turn.request) }, "What it cost") : null;
+      const seen = turn.request ? el("a", { href: at(urls.request, turn.request) }, "What it cost") : null;
       return [note("The connection was lost, which ended this answer. Only what was generated is charged.", seen, this.#button("Try again", "regenerate", turn))];
     }
     if (turn.state !== "failed") return [];
@@ -204,6 +239,26 @@ export class Transcript {
       el("p", {}, happened), left,
       el("p", { class: "card-actions" }, proceed, el("a", { class: "button quiet", href: urls.usage }, "See usage")),
       turn.fault?.request_id ? el("p", { class: "fine" }, "Request ", el("code", {}, turn.fault.request_id)) : null);
+  }
+
+  /** The branches at a turn, as ‹2/3›; nothing where there is one. */
+  #switch(turn) {
+    const branches = this.#context.branches?.(turn) ?? [];
+    if (branches.length < 2) return null;
+    const number = branches.indexOf(turn);
+    const step = (to, name, glyph) => {
+      const button = el("button", { type: "button", class: "tool", title: name, "aria-label": name, disabled: !branches[to] }, glyph);
+      button.addEventListener("click", () => this.#actions.select(branches[to], name));
+      return button;
+    };
+    return el("span", { class: "branches", role: "group", "aria-label": `Branch ${number + 1} of ${branches.length}` },
+      step(number - 1, "Previous branch", "‹"), el("span", {}, `${number + 1}/${branches.length}`), step(number + 1, "Next branch", "›"));
+  }
+
+  /** Put the keyboard on a button of `turn`, which was shown anew. */
+  focus(turn, name) {
+    const { article } = this.#shown.get(turn.id);
+    (article.querySelector(`[aria-label="${name}"]:enabled`) ?? article.querySelector(".branches button:enabled"))?.focus();
   }
 
   #button(text, action, turn) {

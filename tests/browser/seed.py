@@ -47,6 +47,7 @@ MODELS = {
     "broken": {"tokens": 8, "error_at": 1},
     "steady": {"tokens": 400},
     "echo": {"echo": True},
+    "seer": {"echo": True, "images": "data"},
     "slow": {"tokens": 40, "delay": 0.3},
     "fields": {"text": '{"order": "*4810376*", "number": 12345678901234567890, "phone": null}'},
     "sorter": {},
@@ -100,8 +101,11 @@ def make() -> dict[str, list[str]]:
     acme = make_tenant("acme", "business", 0)
     poor = make_tenant("poor", "broke", 900)
     empty = make_tenant("empty", "broke", 0)
+    private = make_tenant("private", "business", 0)
+    Tenant.objects.filter(pk=private.pk).update(response_storage=Tenant.Storage.FORBIDDEN)
     users = {name: join(acme, f"{name}@acme.example", role) for name, role in PEOPLE.items()}
     join(poor, "poor@acme.example", "owner")
+    users["private"] = join(private, "private@private.example", "owner")
     users["poor"] = User.objects.get(email="poor@acme.example")
     users["both"] = join(acme, "both@acme.example", "member")
     join(poor, "both@acme.example", "member")

@@ -20,6 +20,7 @@ from billing.models import CreditGrant, UsageRecord, UsageRollup, Wallet
 from billing.services import credits as credit_services
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch
+from gateway.conversations import Conversation
 from tenancy.models import APIKey, Membership, Project, Tenant
 
 pytestmark = pytest.mark.django_db
@@ -72,6 +73,12 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-export": [("get", {}, {})],
     "console-home": [("get", {}, {})],
     "console-chat": [("get", {}, {})],
+    "console-conversations": [("get", {}, {}), ("get", {}, {"q": "their"})],
+    "console-conversation": [
+        ("get", {"pk": "{conversation}"}, {})
+    ],  # writing: tests/control/console/test_conversations.py
+    "console-conversation-shared": [("get", {"pk": "{conversation}"}, {})],
+    "console-estimate": [("post", {}, {"model": "their-model"})],
     "find": [("get", {}, {"q": "their"}), ("get", {}, {"q": "{request}"})],
     "console-account": [("get", {}, {})],
     "console-usage": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"before": "{request}"})],
@@ -179,7 +186,21 @@ def ids(acme, other):
         status=Batch.Status.IN_PROGRESS,
     )
     batch.save(force_insert=True)
+    told = {"turns": [], "leaf": None, "settings": {}}
+    conversation = Conversation(
+        id=uuid7(),
+        tenant=other.tenant,
+        user=other.owner,
+        title="their conversation",
+        content=json.dumps(told).encode(),
+        words="their words",
+        size=9,
+        changed_at=other.tenant.created_at,
+        shared_at=other.tenant.created_at,
+    )
+    conversation.save(force_insert=True)
     return {
+        "conversation": str(conversation.id),
         "batch": str(batch.id),
         "file": str(file.id),
         "request": str(request),
@@ -205,7 +226,7 @@ def fill(values, ids):
 
 
 def rows_of(party):
-    tables = (APIKey, Project, Membership, Batch, StoredFile)
+    tables = (APIKey, Project, Membership, Batch, StoredFile, Conversation)
     rows = [model_to_dict(row) for model in tables for row in model.objects.of(party.tenant).order_by("id")]
     return [*rows, model_to_dict(Tenant.objects.get(id=party.tenant.id))]
 

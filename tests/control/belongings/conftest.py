@@ -29,6 +29,7 @@ from gateway.apis.responses.rows import Owner
 from gateway.apis.responses.runs import claim_of
 from gateway.batches.files import begin_file, finish_file
 from gateway.batches.models import Batch, BatchLine
+from gateway.conversations import Conversation
 from gateway.durable import answers
 from gateway.durable.log import Head
 from gateway.runtime import observed
@@ -132,6 +133,10 @@ def marked(home, acme, other):
     browser.force_login(owner, backend="django.contrib.auth.backends.ModelBackend")
     queue_mail(to=EMAIL, subject=f"{PERSON} is welcome", text=MARK)
 
+    said = json.dumps({"turns": [{"id": "q", "role": "user", "content": MARK}], "leaf": "q", "settings": {}}).encode()
+    Conversation(
+        id=uuid7(), tenant=tenant, user=owner, title=PERSON, content=said, words=MARK, size=9, changed_at=timezone.now()
+    ).save(force_insert=True)
     key, _ = keys.create_key(tenant=tenant, project=project, name=f"{MARK} {PERSON}", created_by=owner)
     keys.create_key(tenant=tenant, project=project, name=f"{MARK} of nobody")
     admin_keys.create_admin_key(tenant=tenant, name=MARK, created_by=owner)

@@ -57,6 +57,8 @@ def test_a_tenants_export_has_all_kinds_and_its_files(marked, other):
     assert len(files[f"adapters/{adapter['id']}.safetensors"]) > 100
     assert rows(files, "responses")[0]["body"] == {"text": MARK}
     assert {one["body"] for one in rows(files, "answers")} == {MARK}
+    [conversation] = rows(files, "conversations")
+    assert (conversation["content"]["turns"][0]["content"], "words" in conversation) == (MARK, False)
     assert {one["email"] for one in rows(files, "people")} == {EMAIL, "guest@elsewhere.example"}
 
 

@@ -57,7 +57,7 @@ def test_billing_goes_to_usage(people):
 def test_a_user_without_tenant_is_told_so(terms):
     client = Client()
     client.force_login(User.objects.create_user("alone@x.example"), backend="django.contrib.auth.backends.ModelBackend")
-    for path in ("/", "/usage/", "/keys/new/"):
+    for path in ("/chat/", "/usage/", "/keys/new/"):
         response = client.get(path)
         assert response.status_code == 403
         assert "belong to no tenant" in response.content.decode()
@@ -147,7 +147,7 @@ def test_several_tenants_are_switched_by_the_address(acme, other, people):
     assert 'href="?tenant=acme"' in page
 
 
-@pytest.mark.parametrize("path", ["/", "/usage/", "/usage/export.csv", "/chat/account/", "/keys/new/"])
+@pytest.mark.parametrize("path", ["/chat/", "/usage/", "/usage/export.csv", "/chat/account/", "/keys/new/"])
 def test_another_tenant_cannot_be_named(acme, other, path):
     assert acme.client().get(path, {"tenant": "other"}).status_code == 404
     assert acme.client().get(path, {"tenant": "nobody"}).status_code == 404

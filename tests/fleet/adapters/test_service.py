@@ -277,7 +277,8 @@ def test_the_chat_page_and_the_form_of_keys_show_ones_own_alone_while_the_plan_h
 
     def shown(party) -> tuple[set[str], set[str]]:
         found = re.search(
-            r'<script id="chat-data" type="application/json">(.*?)</script>', party.client().get("/").content.decode()
+            r'<script id="chat-data" type="application/json">(.*?)</script>',
+            party.client().get("/chat/").content.decode(),
         )
         form = party.client().get("/keys/new/").content.decode()
         return (

@@ -16,11 +16,12 @@ from gateway.apis.responses.models import StoredResponse
 from gateway.batches.files import StoredFile, hide_expired
 from gateway.batches.models import Batch
 from gateway.batches.services import forget_batches
+from gateway.conversations import Conversation
 from gateway.runtime.models import RefusalCount, RefusedRequest
 from operation.jobs import tasks
 from operation.jobs.purge import purge
 from tenancy.audit import LEAST_AUDIT_DAYS
-from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink
+from tenancy.models import AuditEvent, Invitation, OutgoingMail, SignInLink, Tenant
 from tenancy.services import links, members, tenants
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
@@ -83,6 +84,8 @@ def test_a_tenant_keeps_its_rows_for_fewer_days_than_others(acme, other):
             RefusedRequest(id=uuid7(), at=at, tenant=party.tenant, status=429, code="x").save(force_insert=True)
             stored = {"status": "completed", "input": b"", "body": b"", "size": 0, "created_at": at}
             StoredResponse(id=uuid7(), **own, **lasts, **stored).save(force_insert=True)
+            said = {"user": party.owner, "title": "t", "content": b"{}", "size": 2, "changed_at": at}
+            Conversation(id=uuid7(), tenant=party.tenant, **said).save(force_insert=True)
             file = {"purpose": "batch", "filename": "f", "bytes": 0, "state": StoredFile.State.READY, "created_at": at}
             StoredFile(**own, **lasts, **file).save(force_insert=True)
             batch = {"api_key": uuid7(), "endpoint": "e", "input_file": uuid7(), "ended_at": at}
@@ -93,10 +96,30 @@ def test_a_tenant_keeps_its_rows_for_fewer_days_than_others(acme, other):
 
     def left(party):
         files = StoredFile.objects.of(party.tenant).filter(state=StoredFile.State.READY)
-        rows = (StoredResponse, None, Batch, RefusalCount, RefusedRequest)
+        rows = (StoredResponse, Conversation, None, Batch, RefusalCount, RefusedRequest)
         return [(files if each is None else each.objects.of(party.tenant)).count() for each in rows]
 
-    assert (left(acme), left(other)) == ([2, 3, 4, 5, 5], [10, 10, 10, 10, 10])
+    assert (left(acme), left(other)) == ([2, 2, 3, 4, 5, 5], [10, 10, 10, 10, 10, 10])
+
+
+def test_conversations_go_after_their_last_message_and_where_nothing_may_be_stored(acme, other, settings):
+    now = timezone.now()
+    for party in (acme, other):
+        for days in (1, 9, 11):
+            said = {
+                "user": party.owner,
+                "title": "t",
+                "content": b"{}",
+                "size": 2,
+                "changed_at": now - timedelta(days=days),
+            }
+            Conversation(id=uuid7(), tenant=party.tenant, **said).save(force_insert=True)
+    assert purge(now) == 0
+    settings.SLUICE_RESPONSE_DAYS = 10
+    assert purge(now) == 2
+    tenants.set_settings(tenant=acme.tenant, response_storage=Tenant.Storage.FORBIDDEN)
+    assert purge(now) == 2
+    assert (Conversation.objects.of(acme.tenant).count(), Conversation.objects.of(other.tenant).count()) == (0, 2)
 
 
 def test_jobs_do_it(rows, monkeypatch):

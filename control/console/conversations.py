@@ -1,0 +1,170 @@
+"""Conversations of the chat page: its scripts list, read, save, change and delete them; members read shared ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+from django.core.exceptions import RequestDataTooBig
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from base.errors import ServiceError
+from billing.rating import charge
+from control.console.catalogue import active_subscription
+from control.console.tenancy import Place, tenant_data, tenant_page
+from gateway import conversations
+from gateway.conversations import Conversation
+from gateway.generation.dry_run import Wanted, dry_run
+from gateway.runtime.data_plane import live_of
+from routing.errors import RoutingError
+from routing.places import CHARACTERS_PER_TOKEN
+from tenancy.models import User
+
+_MOST_TEXT = 20_000  # characters of a message by which `auto` is asked
+
+
+def _chat_data(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponseBase]:
+    """`tenant_data` for members who may chat: a ServiceError is answered as its field and message."""
+
+    @tenant_data
+    @wraps(view)
+    def inner(request: HttpRequest, place: Place, *args: Any, **named: Any) -> HttpResponse:
+        if not place.access.may("chat"):
+            return _refused("not_allowed", "Your role doesn't allow chats.", 403)
+        try:
+            return view(request, place, *args, **named)
+        except ServiceError as error:
+            return _refused("not_saved", error.message, 400, error.field)
+        except RequestDataTooBig:
+            return _refused("not_saved", "The conversation is too large to be saved: go on in a new chat.", 413)
+        except msgspec.MsgspecError as error:
+            return _refused("invalid_json", str(error)[:200], 400)
+
+    return inner
+
+
+def _refused(code: str, message: str, status: int, field: str = "") -> JsonResponse:
+    return JsonResponse({"error": {"code": code, "message": message, "param": field or None}}, status=status)
+
+
+@require_safe
+@_chat_data
+def listed(request: HttpRequest, place: Place) -> HttpResponse:
+    """Answer the person's conversations, the latest first; with `?q=` those that have its words."""
+    lines = conversations.found(tenant=place.tenant, user=_user(place), query=request.GET.get("q", "")[:200])
+    return JsonResponse({"data": lines})
+
+
+class Change(msgspec.Struct, forbid_unknown_fields=True):
+    """What a PATCH changes."""
+
+    title: str | None = None
+    is_shared: bool | None = None
+
+
+@require_http_methods(["GET", "PUT", "PATCH", "DELETE"])
+@_chat_data
+def one(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
+    """Answer the conversation; save, change or delete it.
+
+    A PUT that changed an older revision saves nothing: it is answered with the conversation as it is, or null where it
+    was deleted. A DELETE is answered with what was deleted, by which it can be undone.
+    """
+    if request.method == "PUT":
+        draft = conversations.draft_of(request.body)
+        row, is_saved = conversations.save(tenant=place.tenant, user=_user(place), identifier=pk, draft=draft)
+        if row is not None and is_saved:
+            return JsonResponse({"is_saved": True, "revision": row.revision, **row.line()})
+        return JsonResponse({"is_saved": False, "conversation": row and row.told()})
+    row = Conversation.objects.of(place.tenant).filter(user=_user(place), id=pk).first()
+    if row is None:
+        return JsonResponse({"conversation": None})
+    if request.method == "PATCH":
+        change = msgspec.json.decode(request.body, type=Change)
+        if change.title is not None:
+            conversations.rename(conversation=row, title=change.title)
+        if change.is_shared is not None:
+            conversations.share(conversation=row, shared=change.is_shared)
+        return JsonResponse(row.line())
+    answer = JsonResponse({"conversation": row.told()})
+    if request.method == "DELETE":
+        row.delete()
+    return answer
+
+
+@require_safe
+@tenant_page
+def shared(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
+    """Show a shared conversation to a member who may chat, to be read alone."""
+    row = Conversation.objects.of(place.tenant).filter(id=pk).exclude(shared_at=None).select_related("user").first()
+    if row is None or not place.access.may("chat") or not conversations.may_store(place.tenant):
+        raise Http404
+    context = place.context(page="chat", conversation=row, turns=row.path(), by=row.user.name or row.user.email)
+    return render(request, "console/conversation.html", context)
+
+
+class Question(msgspec.Struct):
+    """A request that isn't sent yet: about how many `tokens` its prompt has, and `text`, its last message."""
+
+    tokens: int
+    model: str = "auto"
+    text: str = ""
+    images: Literal["none", "data"] = "none"
+    conversation: str = ""
+    project: UUID | None = None
+
+
+@require_POST
+@_chat_data
+def estimate(request: HttpRequest, place: Place) -> HttpResponse:
+    """Answer which model would take the request now, and what its prompt costs at most, and 1,000 tokens of answer."""
+    asked = msgspec.json.decode(request.body, type=Question)
+    tokens = min(max(asked.tokens, 1), 10_000_000)
+    subscription = active_subscription(place.tenant)
+    if subscription is None:
+        return JsonResponse({"refusal": "Your tenant has no plan."})
+    wanted = Wanted(
+        model=asked.model,
+        text=asked.text[:_MOST_TEXT],
+        prompt_characters=tokens * CHARACTERS_PER_TOKEN,
+        images=asked.images,
+        conversation=asked.conversation,
+    )
+    live = live_of(request)
+    try:
+        route = dry_run(live, subscription.version, wanted, place.tenant.id, asked.project)
+    except RoutingError as error:
+        return JsonResponse({"refusal": error.message})
+    if tokens >= route.context_length:
+        text = f"About {tokens:,} tokens are more than the context of {route.model}, {route.context_length:,} tokens."
+        return JsonResponse({"refusal": text})
+    told: dict[str, Any] = {"model": route.model, "context": route.context_length}
+    if (card := live.prices().get(route.rate_card)) is not None:
+        terms = card, subscription.version.multiplier_bp
+        answers = charge({"input": tokens, "output": 1000}, *terms)
+        prompt = charge({"input": tokens}, *terms)
+        told |= {"prompt_micro": prompt, "thousand_micro": answers - prompt}
+    return JsonResponse(told)
+
+
+def _user(place: Place) -> User:
+    assert place.access.user is not None
+    return place.access.user
+
+
+def addresses(query: str) -> dict[str, str]:
+    """Return where the page's script finds all this; an id stands as zeros."""
+    zeros = UUID(int=0)
+    return {
+        "conversations": reverse("console-conversations") + query,
+        "conversation": reverse("console-conversation", args=[zeros]) + query,
+        "shared": reverse("console-conversation-shared", args=[zeros]) + query,
+        "estimate": reverse("console-estimate") + query,
+    }
