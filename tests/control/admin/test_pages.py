@@ -11,6 +11,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
+import control.urls  # noqa: F401 - registers the tables, of which a case is made each
 from base.checks import Check, Finding, Result, Severity
 from base.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet

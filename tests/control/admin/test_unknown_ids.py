@@ -9,6 +9,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import ForeignKey
 from django.urls import reverse
 
+import control.urls  # noqa: F401 - registers the tables, of which a case is made each
 from billing.admin.base import RowsAdmin
 from tenancy.models import APIKey, Tenant
 
