@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
@@ -59,10 +59,12 @@ class Hold(models.Model):
 class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
     """Usage records, of which a request has one for each revision."""
 
-    def latest_revisions(self) -> Self:
-        """Return those that no later revision replaces."""
+    def latest_revisions(self, **bounds: Any) -> Self:
+        """Return those that no later revision replaces; those are looked for within `bounds`, conditions that all rows
+        meet.
+        """
         same = {"day": OuterRef("day"), "request": OuterRef("request")}
-        return self.filter(~Exists(UsageRecord.objects.filter(**same, revision__gt=OuterRef("revision"))))
+        return self.filter(~Exists(UsageRecord.objects.filter(**same, revision__gt=OuterRef("revision"), **bounds)))
 
 
 class UsageRecord(models.Model):

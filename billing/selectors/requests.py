@@ -157,7 +157,9 @@ def _within(wanted: Wanted) -> QuerySet[UsageRecord]:
 
 
 def _matching(wanted: Wanted) -> QuerySet[UsageRecord]:
-    rows: QuerySet[UsageRecord] = _within(wanted).latest_revisions()  # type: ignore[attr-defined]
+    above = wanted.after  # PostgreSQL would read all records up to it for revisions
+    bounds = {} if above is None else {"day__gte": day_of(above), "request__gt": above}
+    rows: QuerySet[UsageRecord] = _within(wanted).latest_revisions(**bounds)  # type: ignore[attr-defined]
     rows = rows.filter(**_columns(wanted))
     if wanted.end:
         rows = rows.filter(finish=wanted.end)

@@ -154,10 +154,11 @@ def marked(home, acme, other):
         id=uuid7(), minute=at, tenant=tenant, api_key=key, status=404, code="x", model=MARK, count=1,
         last_request=uuid7(), last_at=at,
     ).save(force_insert=True)  # fmt: skip
-    RefusedRequest(
-        id=uuid7(), at=at, tenant=tenant, user=owner.pk, endpoint="/v1/responses", model=MARK, status=404, code="x",
-        message=f"{MARK} isn't there.",
-    ).save(force_insert=True)  # fmt: skip
+    for user in (owner.pk, None):
+        RefusedRequest(
+            id=uuid7(), at=at, tenant=tenant, user=user, endpoint="/v1/responses", model=MARK, status=404, code="x",
+            message=f"{MARK} isn't there.",
+        ).save(force_insert=True)  # fmt: skip
 
     wallet = made.wallet
     credits.grant(

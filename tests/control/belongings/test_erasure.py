@@ -25,6 +25,7 @@ from control.belongings.kinds import NOBODYS, OF_PERSON, OF_TENANT
 from control.belongings.traces import Words
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
+from gateway.runtime.models import RefusedRequest
 from routing.services.catalogue import add_model
 from tenancy.models import APIKey, AuditEvent, Membership, OutgoingMail, SignInLink, Tenant, User
 from tenancy.services import keys, members, tenants
@@ -90,6 +91,7 @@ def test_after_a_persons_erasure_nothing_names_them_and_the_tenant_goes_on(marke
     links = SignInLink.objects.filter(user=marked.owner)
     assert not [rows for rows in (links, Authenticator.objects, Session.objects) if rows.exists()]
     assert KeptAnswer.objects.of(marked.tenant).count() == 1, "of two: the other was their chat's"
+    assert list(RefusedRequest.objects.of(marked.tenant).values_list("user", flat=True)) == [None], "likewise"
     assert files_with(home, MARK), "the tenant's files stay"
     [event] = AuditEvent.objects.unscoped().filter(action="user.erased")
     assert event.target.endswith("@erased.invalid")
