@@ -84,8 +84,10 @@ def one(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
             return JsonResponse({"is_saved": True, "revision": row.revision, **row.line()})
         return JsonResponse({"is_saved": False, "conversation": row and row.told()})
     row = Conversation.objects.of(place.tenant).filter(user=_user(place), id=pk).first()
+    if row is None and request.method == "GET":
+        return JsonResponse({"conversation": None})  # a draft's id may be of none yet
     if row is None:
-        return JsonResponse({"conversation": None})
+        return _refused("conversation_not_found", "This conversation isn't there any more.", 404)
     if request.method == "PATCH":
         change = msgspec.json.decode(request.body, type=Change)
         if change.title is not None:

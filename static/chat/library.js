@@ -93,7 +93,7 @@ class ServerStore {
     const answer = await fetch(address, { method, headers, body, keepalive });
     if (answer.ok) return answer.json();
     const told = await answer.json().catch(() => null);
-    throw Object.assign(new Error(told?.error?.message ?? `The server answered ${answer.status}.`), { isRefused: answer.status < 500 });
+    throw Object.assign(new Error(told?.error?.message ?? `The server answered ${answer.status}.`), { status: answer.status });
   }
 
   #at(id) {
@@ -118,7 +118,10 @@ class ServerStore {
   }
 
   async remove(id) {
-    return (await this.#ask(this.#at(id), "DELETE")).conversation;
+    return (await this.#ask(this.#at(id), "DELETE").catch((error) => {
+      if (error.status === 404) return { conversation: null }; // it never came there
+      throw error;
+    })).conversation;
   }
 }
 
@@ -192,7 +195,7 @@ export class Library extends EventTarget {
         if (await this.#put(conversation)) this.#tell("saved", conversation);
       } catch (error) {
         await this.#unsent?.keep(conversation.stored).catch(() => {});
-        this.#tell("unsaved", { conversation, message: error.isRefused ? error.message : "The server can’t be reached: it is kept in this browser, and saved later." });
+        this.#tell("unsaved", { conversation, message: error.status < 500 ? error.message : "The server can’t be reached: it is kept in this browser, and saved later." });
         break;
       }
     } while (this.#saving.get(conversation));

@@ -74,9 +74,8 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-home": [("get", {}, {})],
     "console-chat": [("get", {}, {})],
     "console-conversations": [("get", {}, {}), ("get", {}, {"q": "their"})],
-    "console-conversation": [
-        ("get", {"pk": "{conversation}"}, {})
-    ],  # writing: tests/control/console/test_conversations.py
+    # Reading and saving one: tests/control/console/test_conversations.py
+    "console-conversation": [("delete", {"pk": "{conversation}"}, {})],
     "console-conversation-shared": [("get", {"pk": "{conversation}"}, {})],
     "console-estimate": [("post", {}, {"model": "their-model"})],
     "find": [("get", {}, {"q": "their"}), ("get", {}, {"q": "{request}"})],
