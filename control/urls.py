@@ -8,8 +8,8 @@ from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 
 from control.accounts import views
-from control.api.openapi import api_schema
 from control.api.errors import unknown_endpoint
+from control.api.openapi import api_schema
 from control.find import find
 
 # One sign-in for everybody: operators too go through allauth, with its second factor and its rate limits.
