@@ -70,7 +70,7 @@ class Runner:
         else:
             command = [sys.executable, "-c", code] if language == "python" else ["bash", "-ec", code]
         done = subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=250, check=False
         )
         assert done.returncode == 0, f"{code}\n{done.stdout}{done.stderr}"
         assert not re.search(r'"?error"?: ?\{', done.stdout), f"{code}\n{done.stdout}"
