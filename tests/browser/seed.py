@@ -118,7 +118,7 @@ def make_examples() -> None:
     for name, kind in OF_EXAMPLES.items():
         add_model(
             name=name, kinds=[kind], context_length=8192, rate_card="fake", source="", backend="fake",
-            options={"text": "Paris."} if kind == "chat" else {},
+            options={"text": "Paris.", "guides": True} if kind == "chat" else {},
         )  # fmt: skip
     rule = RouteRule.objects.create(name="examples", plan="examples", priority=1)
     RouteTarget.objects.create(rule=rule, model=PublicModel.objects.get(name="answers"))
