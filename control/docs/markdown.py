@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from posixpath import dirname, join, normpath
 from typing import Any
@@ -43,11 +43,8 @@ class Rendered:
     """A page's HTML, in which `BASE` stands for the reader's base URL, and what it is found by."""
 
     title: str
-    lead: str
     html: SafeString
     headings: tuple[Heading, ...]
-    anchors: frozenset[str]
-    links: frozenset[str]
 
 
 def slug_of(title: str, taken: Mapping[str, int]) -> str:
@@ -62,7 +59,6 @@ class _Gathered:
 
     page: Page
     theirs: bool
-    links: set[str] = field(default_factory=set)
     blocks: int = 0
 
 
@@ -91,8 +87,6 @@ class _Renderer(RendererHTML):
         target = address_of(env["seen"].page, str(tokens[idx].attrGet("href")))
         if target is None:
             return '<span class="elsewhere">'
-        if target.startswith(("/", "#")):
-            env["seen"].links.add(target)
         return f'<a href="{escape(target)}">'
 
     def link_close(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
@@ -109,7 +103,6 @@ class _Renderer(RendererHTML):
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Return an image of the site."""
         target = address_of(env["seen"].page, str(tokens[idx].attrGet("src"))) or ""
-        env["seen"].links.add(target)
         return f'<img src="{escape(target)}" alt="{escape(tokens[idx].content)}" loading="lazy">'
 
     def code_inline(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
@@ -152,7 +145,8 @@ def inline(text: str) -> SafeString:
     """Return a line of Markdown as HTML."""
     page = Page("", "", "docs/errors.md")
     env = {"seen": _Gathered(page, theirs=False)}
-    return mark_safe(_parser().renderInline(text, env))  # noqa: S308 - rendered without raw HTML
+    html: str = _parser().renderInline(text, env)
+    return SafeString(html)
 
 
 @cache
@@ -164,22 +158,17 @@ def rendered(slug: str) -> Rendered:
 
 def render(text: str, page: Page, *, theirs: bool) -> Rendered:
     """Return the Markdown `text` of a page as HTML."""
-    seen = _Gathered(page, theirs)
-    env: dict[str, Any] = {"seen": seen}
+    env: dict[str, Any] = {"seen": _Gathered(page, theirs)}
     tokens = _parser().parse(text, env)
     anchors: set[str] = set()
     _name_cells(tokens, anchors)
     headings = _headings(tokens, anchors)
-    lead = next((_plain(tokens[at + 1]) for at, token in enumerate(tokens) if token.type == "paragraph_open"), "")
     html = _parser().renderer.render(tokens, _parser().options, env)
     title = headings[0].title if headings else page.title
     return Rendered(
         title=title,
-        lead=lead,
         html=mark_safe(html),  # noqa: S308 - rendered without raw HTML
         headings=tuple(headings),
-        anchors=frozenset(anchors),
-        links=frozenset(seen.links),
     )
 
 

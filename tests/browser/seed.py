@@ -118,7 +118,7 @@ def make() -> dict[str, list[str]]:
     return {name: [mint_link(user=user) for _ in range(LINKS)] for name, user in users.items()}
 
 
-OF_EXAMPLES = {"answers": "chat", "vectors": "embedding", "pairs": "score", "labels": "classification"}
+OF_EXAMPLES = {"answers": "chat", "vectors": "embedding", "pairs": "score", "sluice-desk-labels": "classification"}
 """A model of each kind, which are all that the tenant of the documents' examples may use."""
 
 
@@ -127,8 +127,10 @@ def make_examples() -> None:
     for name, kind in OF_EXAMPLES.items():
         add_model(
             name=name, kinds=[kind], context_length=8192, rate_card="fake", source="", backend="fake",
-            options={"text": "Paris."} if kind == "chat" else {},
+            options={"text": "Paris.", "guides": True} if kind == "chat" else {},
         )  # fmt: skip
+    rule = RouteRule.objects.create(name="examples", plan="examples", priority=1)
+    RouteTarget.objects.create(rule=rule, model=PublicModel.objects.get(name="answers"))
     base = plans.latest_version("business")
     terms = {name: getattr(base, name) for name in plans.TERMS} | {"allowed_models": [*OF_EXAMPLES, "auto"]}
     plans.publish_version(Plan.objects.create(slug="examples", name="Examples"), **terms)

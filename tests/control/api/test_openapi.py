@@ -159,9 +159,6 @@ def test_a_management_key_is_named_where_it_reads_keys_alone(document):
 
 
 def test_what_no_key_may_do_names_none(document):
-    for path, method in (
-        ("/api/v1/members/", "post"),
-        ("/api/v1/members/{id}/", "delete"),
-        ("/api/v1/tenant/", "patch"),
-    ):
+    members = (("/api/v1/members/", "post"), ("/api/v1/members/{id}/", "patch"), ("/api/v1/members/{id}/", "delete"))
+    for path, method in (*members, ("/api/v1/tenant/", "patch")):
         assert document["paths"][path][method]["security"] == [{"session": []}]
