@@ -12,8 +12,8 @@ from base.ids import uuid7
 class OutgoingMail(models.Model):
     """One mail to one address, written in the transaction of what it tells of and sent later.
 
-    Its text, which may hold a link that works by itself, is encrypted (`base.sealing`) and removed when it
-    was sent or given up. Where it can't be read, its secret being another, the mail has failed and the text stays.
+    Its text, which may hold a link that works by itself, is encrypted (`base.sealing`) and removed when it was sent.
+    Of a mail that was given up it stays as long as the row, so that an operator may have it tried again.
     """
 
     class State(models.TextChoices):

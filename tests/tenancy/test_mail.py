@@ -114,7 +114,7 @@ def test_it_is_given_up_in_the_end(monkeypatch, clock):
         now += timedelta(hours=9)
     assert len(left) == 5
     made.refresh_from_db()
-    assert (made.state, made.error, made.attempts, made.sealed_text) == ("failed", "no route", attempts, "")
+    assert (made.state, made.error, made.attempts, made.sealed_text) == ("failed", "no route", attempts, sealed)
 
 
 def test_an_address_that_the_server_refuses_is_given_up_at_once(monkeypatch):
