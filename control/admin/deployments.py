@@ -15,8 +15,8 @@ from unfold.decorators import action, display
 
 from base.errors import ServiceError
 from billing.admin.base import RowsAdmin
-from control.screens.engine_work import lines_of, tenants_of
 from control.admin.remote import DeploymentForm, NewRemoteForm
+from control.screens.engine_work import lines_of, tenants_of
 from fleet.remote_models import Added, add_remote_model, try_again
 from gateway.runtime.data_plane import DeploymentState, live_of
 from routing.models import Deployment, Node, Replica

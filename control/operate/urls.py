@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.operate import now
+from control.operate import engines, now, system
 
 urlpatterns = [
     path("", now.now, name="operate-now"),
+    path("engines/", engines.engines, name="operate-engines"),
+    path("engines/<uuid:pk>/", engines.engine, name="operate-engine"),
+    path("engines/<uuid:pk>/service/", engines.service, name="operate-engine-service"),
+    path("engines/<uuid:pk>/test/", engines.test, name="operate-engine-test"),
+    path("engines/nodes/<uuid:pk>/", engines.node_service, name="operate-node"),
+    path("system/", system.system, name="operate-system"),
+    path("system/run/<str:task>/", system.run, name="operate-run"),
+    path("system/mail/", system.retry_mail, name="operate-mail"),
 ]

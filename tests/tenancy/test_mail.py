@@ -106,6 +106,7 @@ def test_a_server_that_fails_is_tried_again_later_and_not_before(monkeypatch, cl
 
 def test_it_is_given_up_in_the_end(monkeypatch, clock):
     made, now = queue(), timezone.now()
+    sealed = made.sealed_text
     attempts = len(mail.BACK_OFF) + 1
     left = fail_with(monkeypatch, *[OSError("no route")] * (attempts + 5))
     for _ in range(attempts + 3):
