@@ -101,7 +101,10 @@ def live_page(request: HttpRequest, template: str, context: dict[str, Any]) -> H
 
 def with_commands(text: str) -> SafeString:
     """Return a cure as HTML: what stands in backquotes is a command, with a button that copies it."""
-    command = '<span class="command"><code>{0}</code><button type="button" class="quiet" data-copy-text="{0}">Copy</button></span>'
+    command = (
+        '<span class="command"><code>{0}</code>'
+        '<button type="button" class="quiet" data-copy-text="{0}">Copy</button></span>'
+    )
     pieces = enumerate(text.split("`"))
     return format_html_join("", "{}", ((format_html(command, one) if at % 2 else one,) for at, one in pieces))
 

@@ -46,11 +46,8 @@ def engines(request: HttpRequest, desk: Desk) -> HttpResponse:
     states, results, recent = live_of(request).deployment_states(), noted_results(), _recent(desk)
     found = Deployment.objects.select_related("model").prefetch_related("replicas__node")
     rows = sorted(found, key=lambda row: (_ORDER.index(_word(row, states)), row.name))
-    nodes = Node.objects.annotate(
-        serves=Count(
-            "replicas", filter=Q(replicas__deployment__is_active=True, replicas__deployment__model__is_active=True)
-        )
-    )
+    serving = Q(replicas__deployment__is_active=True, replicas__deployment__model__is_active=True)
+    nodes = [(node, node.serves) for node in Node.objects.annotate(serves=Count("replicas", filter=serving))]
     context = desk.context(
         page="engines",
         silent=SILENT if states is None else "",
@@ -176,11 +173,7 @@ def trouble_of(row: Deployment, states: States | None, results: Sequence[NotedRe
     noted = _finding(row, results)
     text = "No gateway has opened it yet." if state is None else state.reason or "Its engine isn't ready."
     is_down = state is None or not state.is_ready
-    hits = (
-        f"Requests for {row.model.name} fail, or go to its other deployments."
-        if is_down
-        else "Less room than there is."
-    )
+    hits = f"Requests for {row.model.name} fail, or go to its other deployments." if is_down else "It takes fewer."
     return Need(
         State("down", "bad") if is_down else State("degraded", "warn"),
         row.name,
@@ -250,10 +243,7 @@ def _line(row: Deployment, states: States | None, recent: Sequence[Recent]) -> R
     name = Cell(
         row.name, reverse("operate-engine", args=[row.pk]), f"{row.model.name}, {_KINDS[row.backend]}{_places(row)}"
     )
-    if state is None:
-        now = [None, None, None, None, None]
-    else:
-        now = [state.running, state.waiting, *_memory(state)]
+    now: list[object] = [None] * 5 if state is None else [state.running, state.waiting, *_memory(state)]
     hit, speed, first = _figures(recent)
     return Row([name, _state(row, states), *now, hit, speed, first], is_over=not row.is_active)
 
@@ -264,7 +254,7 @@ def _places(row: Deployment) -> str:
 
 
 def _memory(state: DeploymentState) -> list[str | None]:
-    """Return which parts of the fullest engine's K/V memory are held, cached and free; of foreign engines none tells."""
+    """Return which parts of the fullest engine's K/V memory are held, cached and free; foreign engines tell none."""
     if state.work is None and not state.kv_used:
         return [None, None, None]
     free = max(0.0, 1 - state.kv_used - state.kv_cached)
@@ -337,13 +327,13 @@ def _replicas(state: DeploymentState | None) -> Table | None:
     return Table("Where it runs", columns, lines)
 
 
-def _nodes(nodes: Sequence[Node], *, may_change: bool) -> Table:
+def _nodes(nodes: Sequence[tuple[Node, int]], *, may_change: bool) -> Table:
     lines = []
-    for node in nodes:
+    for node, serves in nodes:
         heard = node.seen_at is not None and node.seen_at > timezone.now() - HEARD
         word = State("off") if not node.is_active else State("heard", "good") if heard else State("silent", "warn")
         act = Button("Take out" if node.is_active else "Put back", reverse("operate-node", args=[node.pk]), node.name)
-        values = [node.name, word, node.address or "this machine", node.serves, node.seen_at]
+        values = [node.name, word, node.address or "this machine", serves, node.seen_at]
         lines.append(Row([*values, [act]] if may_change else values, is_over=not node.is_active))
     columns = [
         *(Column("Node", "name"), Column("State", "state"), Column("Address"), Column("Deployments", "number")),

@@ -48,7 +48,7 @@ PAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Light:
-    """One state of the strip: its word and colour, the figure behind it with its period, a series, and where it leads."""
+    """One state of the strip: its word and colour, its figure with the period, a series, and where it leads."""
 
     name: str
     state: State
@@ -60,7 +60,7 @@ class Light:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A failing thing: what it is, since when it fails, whom it hits, what mends it, and the page where that is done."""
+    """A failing thing: what it is, since when it fails, whom it hits, what mends it, and the page for that."""
 
     severity: State
     name: str
@@ -224,8 +224,8 @@ def _jobs() -> Light:
     failing = [one for one in rows if one.failures]
     href = address_of("operate-system") + "#jobs"
     if last is None or last < timezone.now() - LATE:
-        note = format_html("last done {}", moment(last, "never"))
-        return Light("Jobs", State("not running", "bad"), grouped(len(rows)), note, href)
+        ended = format_html("last done {}", moment(last, "never"))
+        return Light("Jobs", State("not running", "bad"), grouped(len(rows)), ended, href)
     if failing:
         bad = any(one.failures >= 3 for one in failing)
         note = f"of {len(rows)} fail{'s' if len(failing) == 1 else ''} since the last success"

@@ -201,7 +201,7 @@ def _checks(results: Iterable[NotedResult]) -> Table:
         *(Column("Check", "name"), Column("State", "state"), Column("What was found", "wraps")),
         *(Column("What to do", "wraps"), Column("Since", "time")),
     ]
-    empty = "No check has told anything lately: the periodic work doesn’t run. Start it with manage.py serve or manage.py jobs."
+    empty = "No check has told anything lately: the periodic work doesn’t run. Start it: manage.py serve, or manage.py jobs."
     return Table("Checks", columns, lines, empty, id="checks")
 
 
