@@ -171,7 +171,8 @@ def trouble_of(row: Deployment, states: States | None, results: Sequence[NotedRe
         return None
     state = states.get(row.pk)
     noted = _finding(row, results)
-    text = "No gateway has opened it yet." if state is None else state.reason or "Its engine isn't ready."
+    said = "No gateway has opened it yet." if state is None else state.reason or "Its engine isn't ready."
+    text, _, cure = said.partition(": set SLUICE_REMOTE_NETWORKS=")  # an address that isn't allowed says how to
     is_down = state is None or not state.is_ready
     hits = f"Requests for {row.model.name} fail, or go to its other deployments." if is_down else "It takes fewer."
     return Need(
@@ -181,9 +182,9 @@ def trouble_of(row: Deployment, states: States | None, results: Sequence[NotedRe
         text,
         None if noted is None else noted.since,
         hits,
-        with_commands(_mend(row, text, noted)),
+        with_commands(_mend(row, text, cure, noted)),
         reverse("operate-engine", args=[row.pk]),
-        row.name,
+        "its page",
     )
 
 
@@ -192,9 +193,10 @@ def _finding(row: Deployment, results: Sequence[NotedResult]) -> NotedFinding | 
     return next((finding for finding in about if finding.subject in {row.name, row.model.name}), None)
 
 
-def _mend(row: Deployment, text: str, noted: NotedFinding | None) -> str:
-    if "SLUICE_REMOTE_NETWORKS" in text:
-        return "set SLUICE_REMOTE_NETWORKS as said above where gateways, pages and jobs run, and start them again"
+def _mend(row: Deployment, text: str, cure: str, noted: NotedFinding | None) -> str:
+    if cure:
+        networks, _, rest = cure.partition(" ")
+        return f"set `SLUICE_REMOTE_NETWORKS={networks}` {rest}"
     if "price" in text:
         return f"publish a price: the price list of {row.model.name} is “{row.model.rate_card}”"
     if noted is not None:
@@ -243,7 +245,7 @@ def _line(row: Deployment, states: States | None, recent: Sequence[Recent]) -> R
     name = Cell(
         row.name, reverse("operate-engine", args=[row.pk]), f"{row.model.name}, {_KINDS[row.backend]}{_places(row)}"
     )
-    now: list[object] = [None] * 5 if state is None else [state.running, state.waiting, *_memory(state)]
+    now: list[object] = [""] * 5 if state is None else [state.running, state.waiting, *_memory(state)]
     hit, speed, first = _figures(recent)
     return Row([name, _state(row, states), *now, hit, speed, first], is_over=not row.is_active)
 
@@ -253,24 +255,24 @@ def _places(row: Deployment) -> str:
     return f" on {names}" if names else ""
 
 
-def _memory(state: DeploymentState) -> list[str | None]:
+def _memory(state: DeploymentState) -> list[str]:
     """Return which parts of the fullest engine's K/V memory are held, cached and free; foreign engines tell none."""
     if state.work is None and not state.kv_used:
-        return [None, None, None]
+        return ["", "", ""]
     free = max(0.0, 1 - state.kv_used - state.kv_cached)
     return [f"{part:.0%}" for part in (state.kv_used, state.kv_cached, free)]
 
 
-def _figures(recent: Sequence[Recent]) -> tuple[str | None, str | None, str | None]:
+def _figures(recent: Sequence[Recent]) -> tuple[str, str, str]:
     """Return hit rate, tokens a second and time to first token of an hour's requests."""
     prompts = sum(one.input_tokens + one.cached_tokens for one in recent)
-    hit = share(sum(one.cached_tokens for one in recent), prompts) if prompts else None
+    hit = share(sum(one.cached_tokens for one in recent), prompts) if prompts else ""
     told = [one for one in recent if one.ttft_ms is not None and one.duration_ms is not None]
     seconds = sum((one.duration_ms or 0) - (one.ttft_ms or 0) for one in told) / 1000
     tokens = sum(one.output_tokens for one in told)
-    speed = f"{tokens / seconds:,.0f}" if seconds > 0 and tokens else None
+    speed = f"{tokens / seconds:,.0f}" if seconds > 0 and tokens else ""
     firsts = [one.ttft_ms for one in recent if one.ttft_ms is not None]
-    return hit, speed, duration(percentile(firsts, 50)) if firsts else None
+    return hit, speed, duration(percentile(firsts, 50)) if firsts else ""
 
 
 def _recent(desk: Desk) -> Mapping[UUID, list[Recent]]:
@@ -290,7 +292,7 @@ def _tiles(row: Deployment, state: DeploymentState | None, recent: Sequence[Rece
     if state is not None:
         found += [Tile("Running", grouped(state.running), f"{grouped(state.waiting)} waiting now")]
         held, cached, free = _memory(state)
-        if held is not None:
+        if held:
             found.append(Tile("K/V memory held", held, f"{cached} cached, {free} free, at its fullest"))
     half = f"{duration(percentile(times, 50))} / {duration(percentile(times, 95))}" if times else "–"
     since = timezone.now() - HOUR

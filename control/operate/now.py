@@ -103,7 +103,7 @@ def needs_of(results: Sequence[NotedResult]) -> Iterator[Need]:
         page = PAGES.get(one.name, "operate-system")
         yield Need(
             State(one.severity, "bad" if one.severity == Severity.CRITICAL else "warn"),
-            one.name,
+            one.name[:1].upper() + one.name[1:],
             finding.subject,
             finding.text,
             finding.since,

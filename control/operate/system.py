@@ -26,6 +26,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from control.operate.base import Desk, back, live_page, operator_page, with_commands
 from control.operate.now import books
+from control.screens.figures import grouped, short_id
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from gateway.runtime.models import Observation, TaskState
 from gateway.runtime.observed import LATE, NotedResult, SeenGateway, ask_for, noted_results, seen_gateways
@@ -51,7 +52,7 @@ JOBS = {
     "operation.asked": ("Run now", "does what this page asks for"),
 }
 """The periodic jobs' names and what they do, in words (docs/jobs.md has more)."""
-FEW = 20  # rows of mail and backups that are shown
+FEW = 10  # rows of mail and backups that are shown
 SHOWN = {
     "Serving": (
         *("SLUICE_ENV", "SLUICE_HOME", "SLUICE_BASE_URL", "ALLOWED_HOSTS", "SLUICE_DATA_PLANE", "SLUICE_METRICS_PORT"),
@@ -97,8 +98,11 @@ def system(request: HttpRequest, desk: Desk) -> HttpResponse:
     )
     if desk.may("billing.view_reconciliation"):
         last, running = books()
-        findings = [] if last is None else [Row([one[name] for name in _FINDING]) for one in last.findings[:FEW]]
-        columns = [Column("Check"), Column("Row", "name"), Column("What differs", "wraps")]
+        findings = [
+            Row([one["check"].replace("_", " "), short_id(one["subject"]), one["detail"]])
+            for one in ([] if last is None else last.findings[:FEW])
+        ]
+        columns = [Column("Check", "name"), Column("Row"), Column("What differs, in millionths of a credit", "wraps")]
         context |= {
             "books": last,
             "running": running,
@@ -109,9 +113,6 @@ def system(request: HttpRequest, desk: Desk) -> HttpResponse:
     if desk.may("gateway.view_outgoingmail"):
         context |= _mail(desk.may("gateway.change_outgoingmail"), token)
     return live_page(request, "system", context)
-
-
-_FINDING = ("check", "subject", "detail")
 
 
 @require_POST
@@ -201,7 +202,7 @@ def _checks(results: Iterable[NotedResult]) -> Table:
         *(Column("Check", "name"), Column("State", "state"), Column("What was found", "wraps")),
         *(Column("What to do", "wraps"), Column("Since", "time")),
     ]
-    empty = "No check has told anything lately: the periodic work doesn’t run. Start it: manage.py serve, or manage.py jobs."
+    empty = "No check has told anything lately: the periodic work doesn’t run. Start manage.py serve or jobs."
     return Table("Checks", columns, lines, empty, id="checks")
 
 
@@ -291,7 +292,9 @@ def _shown(value: Any) -> str:
         return "on" if value else "off"
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(map(str, value)) or "none"
-    text = str(value)
+    if isinstance(value, int):
+        return grouped(value)
+    text = "" if value is None else str(value)
     return _without_credentials(text) if "://" in text else text or "not set"
 
 
