@@ -91,8 +91,8 @@ def money(request: HttpRequest, desk: Desk) -> HttpResponse:
         chart=_chart(period, rows),
         models=_models(rows),
         plans=_plans(standing),
-        top=_tenants(standing.top, names, "Nobody used anything in this period."),
-        falling=_tenants(standing.falling, names, "Nobody used less than in the period before."),
+        top=_tenants("Top tenants", standing.top, names, "Nobody used anything in this period."),
+        falling=_tenants("Falling tenants", standing.falling, names, "Nobody used less than in the period before."),
         low=_low(standing.low, names),
         csv=dict(links),
         at=standing.at,
@@ -263,13 +263,13 @@ def _named(tenant: UUID, names: dict[UUID, tuple[str, str]]) -> Cell:
     return Cell(name, address_of("operate-tenant", slug) if slug else "")
 
 
-def _tenants(found: Iterable[TenantSum], names: dict[UUID, tuple[str, str]], empty: str) -> Table:
+def _tenants(title: str, found: Iterable[TenantSum], names: dict[UUID, tuple[str, str]], empty: str) -> Table:
     columns = [
         *(Column("Tenant", "name"), Column("Requests", "number"), Column("Credits", "credits")),
         *(Column("Before", "credits"), Column("Change", "number")),
     ]
     lines = [Row([_named(one.tenant, names), one.requests, one.charge, one.before, _change(one)]) for one in found]
-    return Table("Tenants", columns, lines, empty)
+    return Table(title, columns, lines, empty)
 
 
 def _change(one: TenantSum) -> str:

@@ -1,4 +1,4 @@
-"""What an operator meets on a bad day, made by `tests.stack.inside` in the site's home: used by the operator's pages."""
+"""What an operator meets on a bad day, made by `tests.stack.inside` in the site's home."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def busy() -> dict[str, str]:
     )  # fmt: skip
     critical, warning = Severity.CRITICAL, Severity.WARNING
     ill = Check("mail", "the mail server lets us in, and took all mail", warning, lambda _: (), hits="Mail is late.")
-    note_result(Result(ill, [Finding("smtp.example, port 25: refused", "correct SLUICE_EMAIL_URL, then `jobs --once`")]))
+    note_result(
+        Result(ill, [Finding("smtp.example, port 25: refused", "correct SLUICE_EMAIL_URL, then `jobs --once`")])
+    )
     models = Check("models", "each model is ready somewhere", critical, lambda _: (), hits="Requests for it fail.")
     mend = "see its worker's log, or start it: `manage.py worker --node local` on local"
     note_result(Result(models, [Finding("no replica is ready: does not answer", mend, "river")]))

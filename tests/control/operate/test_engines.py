@@ -1,4 +1,4 @@
-"""Engines: each deployment as it is now, its trouble first and in words, and taken out of service with what that hits."""
+"""Engines: each deployment as it is now, its trouble first and in words, and what taking it out of service hits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,15 @@ def test_the_list_tells_state_memory_and_what_an_hour_shows(operator, acme, monk
     work = Work(steps=3, rows=6, seconds=2.0, prompt_tokens=10, cached_tokens=30, output_tokens=8)
     known(monkeypatch, {row.pk: state(running=2, waiting=1, kv_used=0.5, kv_cached=0.2, work=work)})
     wallet = Wallet.objects.get(tenant=acme.tenant)
-    record(wallet, deployment=row.pk, ttft_ms=250, duration_ms=2250, input_tokens=25, cache_read_tokens=75, output_tokens=80)
+    record(
+        wallet,
+        deployment=row.pk,
+        ttft_ms=250,
+        duration_ms=2250,
+        input_tokens=25,
+        cache_read_tokens=75,
+        output_tokens=80,
+    )
     text = page(operator, ENGINES)
     [line] = re.findall(r"<tr>(?:(?!</tr>).)*river.*?</tr>", text)
     cells = re.findall(r'<td class="number"[^>]*>(.*?)</td>', line)

@@ -93,7 +93,13 @@ def test_a_need_says_since_when_whom_it_hits_and_what_to_do(operator):
     row = Observation.objects.get(kind="check", name="models")
     row.facts["findings"][0]["since"] = "2026-03-01T10:00:00Z"
     row.save()
-    fail("models", "no replica is ready: does not answer", "start it: `manage.py worker`", "river", "Requests for it fail.")
+    fail(
+        "models",
+        "no replica is ready: does not answer",
+        "start it: `manage.py worker`",
+        "river",
+        "Requests for it fail.",
+    )
     text = page(operator)
     assert "Models: river" in text
     assert "does not answer" in text
