@@ -117,8 +117,8 @@ def test_the_admins_form_refuses_it_too(operator):
     row = add()
     needed(row)
     form = {
-        "name": row.name, "model": str(row.model.pk), "backend": "fake", "source": "", "quantization": "", "options": "{}",
-        "weight": "1", "replicas-TOTAL_FORMS": "0", "replicas-INITIAL_FORMS": "0",
+        "name": row.name, "model": str(row.model.pk), "backend": "fake", "source": "", "quantization": "",
+        "options": "{}", "weight": "1", "replicas-TOTAL_FORMS": "0", "replicas-INITIAL_FORMS": "0",
     }  # fmt: skip
     answer = operator.post(reverse("admin:routing_deployment_change", args=[row.pk]), form)
     assert answer.status_code == 200, "the form is shown again"
