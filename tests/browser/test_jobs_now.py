@@ -28,7 +28,7 @@ def hand(visit, site) -> Callable[[str], Hand]:
 
 
 def test_what_is_wrong_is_seen_and_mended(hand, site, capsys):
-    """A failing thing is on the first page, a mail is tried again, an engine drained and put back, the books asked for."""
+    """A failing thing is on the first page; a mail is tried again, an engine drained, the books are checked."""
     site.inside.ask("tests.browser.seed_now:trouble")
     seen = hand("/operate/")
     page = seen.page
