@@ -48,7 +48,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Of_contra]):
-    """A check: `look` proves by doing what `proves` says, of a given thing, and yields what it found.
+    """A check: `look` proves by doing what `proves` says, of a given thing, and yields what it found; `hits` says in a
+    sentence who feels a failure.
 
     It isn't looked at while one of those that it `needs` fails. The periodic work looks each `every_s` seconds.
     """
@@ -59,6 +60,7 @@ class Check(Generic[Of_contra]):
     look: Callable[[Of_contra], Iterable[Finding]]
     needs: tuple[str, ...] = ()
     every_s: float = 60.0
+    hits: str = ""
 
     def findings(self, of: Of_contra) -> list[Finding]:
         """Return what it finds of `of`; a proof that breaks off is a finding, too."""

@@ -149,7 +149,11 @@ def pages() -> list[tuple[str, str]]:
     from gateway.runtime.models import RefusedRequest
     from tenancy.models import Tenant
 
-    found = [("first page", reverse("admin:index"))]
+    found = [
+        *(("first page", reverse("admin:index")), ("operate: now", reverse("operate-now"))),
+        *(("operate: engines", reverse("operate-engines")), ("operate: system", reverse("operate-system"))),
+        *((f"operate: money, {days} days", f"{reverse('operate-money')}?days={days}") for days in (7, 30, 90)),
+    ]
     for model in sorted(admin.site._registry, key=lambda one: one._meta.label):
         name = f"admin:{model._meta.app_label}_{model._meta.model_name}"
         found += [(f"{model._meta.label} list", reverse(f"{name}_changelist"))]

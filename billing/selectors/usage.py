@@ -8,10 +8,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import F, Sum
 from django.db.models.functions import TruncDate
 
-from base.ids import day_of, first_at
+from base.ids import day_of, first_at, moment_of
 from billing.models import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 
@@ -174,6 +174,34 @@ def recent_usage(
     if model:
         rows = rows.filter(model=model)
     return list(rows.order_by("-day", "-request")[:limit])
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """A request that ran lately, of any tenant; `broke` where we failed and it cost nothing."""
+
+    at: datetime
+    deployment: UUID
+    ttft_ms: int | None
+    duration_ms: int | None
+    broke: bool
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+MOST_RECENT = 2000
+
+
+def recent_of_all(since: datetime) -> list[Recent]:
+    """Return the requests since then, newest first, at most `MOST_RECENT`: a walk along the index of days and
+    requests.
+    """
+    first = first_at(since)
+    rows = UsageRecord.objects.filter(day__gte=day_of(first), request__gte=first, revision=0)
+    columns = ("request", "deployment", "ttft_ms", "duration_ms", "waived", "input_tokens", "cache_read_tokens")
+    found = rows.order_by("-day", "-request").values_list(*columns, F("output_tokens") + F("reasoning_tokens"))
+    return [Recent(moment_of(request), *rest) for request, *rest in found[:MOST_RECENT]]
 
 
 def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:

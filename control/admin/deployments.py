@@ -14,8 +14,8 @@ from django.utils.safestring import SafeString
 
 from base.errors import ServiceError
 from billing.admin.base import RowsAdmin, RowsInline, state_mark, table, tool, two_lines
-from control.admin.engine_work import lines_of, tenants_of
 from control.admin.remote import DeploymentForm, NewRemoteForm
+from control.screens.engine_work import lines_of, tenants_of
 from fleet.remote_models import Added, add_remote_model, try_again
 from gateway.runtime.data_plane import DeploymentState, live_of
 from routing.models import Deployment, Node, Replica

@@ -12,6 +12,7 @@ from base.home import as_stored
 from base.sealing import seal
 from control.admin.choices import NameField, rate_cards
 from fleet.remote_models import checked
+from fleet.serving import is_needed, needs_of
 from fleet.worker_specs import WorkerSpecError, checked_engine
 from inference.open import remote_dialects
 from inference.types import Kind
@@ -145,6 +146,13 @@ class DeploymentForm(ModelForm):
                 {"api_key": "The address is new: enter its API key, or have the stored one forgotten."}
             )
         return data
+
+    def clean_is_active(self) -> bool:
+        """Refuse to put a deployment out of use on which something stands: its page under Engines says what."""
+        is_active: bool = self.cleaned_data["is_active"]
+        if self.initial.get("is_active") and not is_active and is_needed(self.instance):
+            raise ValidationError([*needs_of(self.instance), "Its page under Engines takes it out of service anyway."])
+        return is_active
 
     def _check_worker(self, data: dict[str, Any]) -> None:
         """Refuse a model that no worker could load, and options that no engine has."""

@@ -12,13 +12,17 @@ from tenancy.models.tenants import Tenant
 
 
 class TaskState(models.Model):
-    """The last success of one periodic task, and how often it failed since. `seconds` is how long that success took."""
+    """The last success of one periodic task, and how often it failed since. `seconds` is how long that success took.
+
+    One that was `asked_at` is done by the periodic work at its next look, due or not.
+    """
 
     name = models.CharField(primary_key=True, max_length=60)
     succeeded_at = models.DateTimeField(null=True)
     seconds = models.FloatField(default=0.0)
     failures = models.PositiveIntegerField(default=0, help_text="Since the last success.")
     error = models.CharField(max_length=300, blank=True, help_text="Why it failed last.")
+    asked_at = models.DateTimeField(null=True, blank=True, editable=False)
 
     class Meta:
         ordering = ["name"]

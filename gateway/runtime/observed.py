@@ -127,11 +127,12 @@ def seen_gateways() -> list[SeenGateway]:
 
 
 class NotedFinding(msgspec.Struct, frozen=True):
-    """A finding of a check as its row has it."""
+    """A finding of a check as its row has it; one to mend has been there `since`."""
 
     text: str
     mend: str = ""
     subject: str = ""
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,16 +144,40 @@ class NotedResult:
     is_fine: bool
     findings: tuple[NotedFinding, ...]
     at: datetime
+    proves: str = ""
+    hits: str = ""
+
+    @property
+    def failing(self) -> list[NotedFinding]:
+        """The findings that are to be mended."""
+        return [one for one in self.findings if one.mend]
 
 
 def note_result(result: Result) -> None:
-    """Note what a check found; a check that lacks its ground has no result of its own."""
-    if result.lacks:
-        Observation.objects.filter(kind=Kind.CHECK, name=result.check.name).delete()
-        return
-    findings = [{"text": one.text, "mend": one.mend, "subject": one.subject} for one in result.findings]
+    """Note what a check found, each finding to mend with when its subject was first found so; a check that lacks its
+    ground has no result of its own.
+    """
     check = result.check
-    facts = {"severity": check.severity, "is_fine": result.is_fine, "every_s": check.every_s, "findings": findings}
+    earlier = Observation.objects.filter(kind=Kind.CHECK, name=check.name).first()
+    if result.lacks:
+        if earlier is not None:
+            earlier.delete()
+        return
+    before = () if earlier is None else msgspec.convert(earlier.facts["findings"], list[NotedFinding])
+    since = {one.subject: one.since for one in before if one.mend and one.since is not None}
+    now = clock.now()
+    findings = [
+        NotedFinding(one.text, one.mend, one.subject, None if one.is_fine else since.get(one.subject, now))
+        for one in result.findings
+    ]
+    facts = {
+        "severity": check.severity,
+        "is_fine": result.is_fine,
+        "every_s": check.every_s,
+        "proves": check.proves,
+        "hits": check.hits,
+        "findings": msgspec.to_builtins(findings),
+    }
     note(Kind.CHECK, check.name, facts)
 
 
@@ -166,10 +191,26 @@ def noted_results() -> list[NotedResult]:
             is_fine=row.facts["is_fine"],
             findings=tuple(msgspec.convert(row.facts["findings"], list[NotedFinding])),
             at=row.at,
+            proves=row.facts.get("proves", ""),
+            hits=row.facts.get("hits", ""),
         )
         for row in Observation.objects.filter(kind=Kind.CHECK)
         if row.at > now - LATE - timedelta(seconds=2 * row.facts["every_s"])
     ]
+
+
+def ask_for(task: str) -> None:
+    """Ask the periodic work to do a task now instead of when it is due; it does so within seconds, where it runs."""
+    TaskState.objects.update_or_create(name=task, defaults={"asked_at": clock.now()})
+
+
+def take_asked() -> str:
+    """Return the task that was asked for first, which the caller then does; empty where none is."""
+    asked = TaskState.objects.exclude(asked_at=None).order_by("asked_at").values_list("name", "asked_at")
+    for name, at in asked:
+        if TaskState.objects.filter(name=name, asked_at=at).update(asked_at=None):
+            return str(name)
+    return ""
 
 
 def _tasks(_: object) -> Iterator[Finding]:
@@ -190,7 +231,12 @@ def _tasks(_: object) -> Iterator[Finding]:
 
 
 TASKS: Check[object] = Check(
-    "periodic work", "each periodic task succeeded within its time", Severity.CRITICAL, _tasks, needs=("schema",)
+    "periodic work",
+    "each periodic task succeeded within its time",
+    Severity.CRITICAL,
+    _tasks,
+    needs=("schema",),
+    hits="Monthly credit, mail, batches, sums and clean-up come late.",
 )
 
 
@@ -286,4 +332,5 @@ SECRETS: Check[object] = Check(
     Severity.CRITICAL,
     _secrets,
     needs=("schema",),
+    hits="What the secret protects is lost: keys, sessions, or stored credentials.",
 )

@@ -41,10 +41,18 @@ def _disk(_: object) -> Iterator[Finding]:
 
 
 TRIGGERS: Check[object] = Check(
-    "triggers", "the guards of the ledger and of the epoch are in the database", Severity.CRITICAL, _triggers
+    "triggers",
+    "the guards of the ledger and of the epoch are in the database",
+    Severity.CRITICAL,
+    _triggers,
+    hits="Gateways take no request: without the guards a charge could be changed.",
 )
 DISK: Check[object] = Check(
-    "disk", "the disks of home and ledger have room for charges and records", Severity.CRITICAL, _disk
+    "disk",
+    "the disks of home and ledger have room for charges and records",
+    Severity.CRITICAL,
+    _disk,
+    hits="Gateways take no request before charges and records can be written.",
 )
 
 

@@ -169,9 +169,37 @@ def _way_back(model: str, source: str) -> str:
 
 _SCHEMA = ("schema",)
 CHECKS: tuple[Check[object], ...] = (
-    Check("plans and prices", "there are plans and rate cards", Severity.CRITICAL, _plans, _SCHEMA),
-    Check("auto", "each plan's `auto` leads to a model, by a dry run", Severity.WARNING, _auto, _SCHEMA),
-    Check("aliases", "each alias means a model", Severity.WARNING, _aliases, _SCHEMA),
-    Check("API keys", "somebody has a key", Severity.WARNING, _keys, _SCHEMA),
-    Check("models", "each model is where its worker looks, and ready somewhere", Severity.CRITICAL, _models, _SCHEMA),
+    Check(
+        "plans and prices",
+        "there are plans and rate cards",
+        Severity.CRITICAL,
+        _plans,
+        _SCHEMA,
+        hits="Nobody can be given a plan, and no model can be priced.",
+    ),
+    Check(
+        "auto",
+        "each plan's `auto` leads to a model, by a dry run",
+        Severity.WARNING,
+        _auto,
+        _SCHEMA,
+        hits="Requests for auto of this plan's tenants are refused.",
+    ),
+    Check(
+        "aliases",
+        "each alias means a model",
+        Severity.WARNING,
+        _aliases,
+        _SCHEMA,
+        hits="Requests for this name are refused.",
+    ),
+    Check("API keys", "somebody has a key", Severity.WARNING, _keys, _SCHEMA, hits="No program can call the API."),
+    Check(
+        "models",
+        "each model is where its worker looks, and ready somewhere",
+        Severity.CRITICAL,
+        _models,
+        _SCHEMA,
+        hits="Requests for this model fail, or go to its other deployments.",
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 
@@ -169,16 +170,55 @@ def _clock(_: object) -> Iterator[Finding]:
     yield Finding(finding, "set both by NTP: `timedatectl set-ntp true`" if apart > APART else "")
 
 
-DATABASE: Check[object] = Check("database", "a connection can be opened", Severity.CRITICAL, _reached)
+DATABASE: Check[object] = Check(
+    "database",
+    "a connection can be opened",
+    Severity.CRITICAL,
+    _reached,
+    hits="Every request is refused, and no page opens.",
+)
 SCHEMA: Check[object] = Check(
-    "schema", "the database has exactly the migrations of this code", Severity.CRITICAL, _schema, needs=("database",)
+    "schema",
+    "the database has exactly the migrations of this code",
+    Severity.CRITICAL,
+    _schema,
+    needs=("database",),
+    hits="Processes of another release end instead of serving.",
 )
 CHECKS: tuple[Check[object], ...] = (
     DATABASE,
     SCHEMA,
-    Check(TRIGGERS.name, TRIGGERS.proves, TRIGGERS.severity, _triggers, needs=("schema",)),
-    Check("writes", "the database takes what is written", Severity.CRITICAL, _writable, needs=("database",)),
-    Check("connections", "PostgreSQL has connections left", Severity.CRITICAL, _connections, needs=("database",)),
-    Check("locks", "nobody holds PostgreSQL's locks for long", Severity.CRITICAL, _locks, needs=("database",)),
-    Check("clock", "this machine's clock is the database's", Severity.WARNING, _clock, needs=("schema",)),
+    replace(TRIGGERS, look=_triggers, needs=("schema",)),
+    Check(
+        "writes",
+        "the database takes what is written",
+        Severity.CRITICAL,
+        _writable,
+        needs=("database",),
+        hits="Nothing can be held or charged, so every request is refused.",
+    ),
+    Check(
+        "connections",
+        "PostgreSQL has connections left",
+        Severity.CRITICAL,
+        _connections,
+        needs=("database",),
+        hits="Requests wait for a connection, then fail.",
+    ),
+    Check(
+        "locks",
+        "nobody holds PostgreSQL's locks for long",
+        Severity.CRITICAL,
+        _locks,
+        needs=("database",),
+        hits="Charges and changes wait for the lock, then fail.",
+    ),
+    Check(
+        "clock",
+        "this machine's clock is the database's",
+        Severity.WARNING,
+        _clock,
+        needs=("schema",),
+        hits="Keys, links and grants end too early or too late.",
+    ),
 )

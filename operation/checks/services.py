@@ -110,7 +110,7 @@ def _mail(_: object) -> Iterator[Finding]:
         yield Finding("none is sent by SMTP")
     lost = OutgoingMail.objects.filter(state=OutgoingMail.State.FAILED, ended_at__gt=clock.now() - timedelta(days=1))
     if count := lost.count():
-        mend = "its list in the admin says why, and sends it again: Outgoing mail"
+        mend = "the page System says why, and tries it again"
         yield Finding(f"{count} given up within a day", mend)
 
 
@@ -196,10 +196,51 @@ def _backup(_: object) -> Iterator[Finding]:
 
 _SCHEMA = ("schema",)
 CHECKS: tuple[Check[object], ...] = (
-    Check("redis", "Redis writes, evicts nothing, and all gateways listen there", Severity.WARNING, _redis, _SCHEMA),
-    Check("mail", "the mail server lets us in, and took all mail", Severity.WARNING, _mail, _SCHEMA, every_s=900),
-    Check("traces", "the collector takes an export", Severity.WARNING, _traces),
-    Check("data plane", "a gateway answers what pages ask", Severity.WARNING, _data_plane),
-    Check("remote engines", "each counts a prompt", Severity.WARNING, _remote_engines, _SCHEMA),
-    Check("backup", "the last backup is younger than SLUICE_BACKUP_HOURS", Severity.WARNING, _backup, _SCHEMA),
+    Check(
+        "redis",
+        "Redis writes, evicts nothing, and all gateways listen there",
+        Severity.WARNING,
+        _redis,
+        _SCHEMA,
+        hits="Each gateway counts limits for itself, and Celery's periodic work waits.",
+    ),
+    Check(
+        "mail",
+        "the mail server lets us in, and took all mail",
+        Severity.WARNING,
+        _mail,
+        _SCHEMA,
+        every_s=900,
+        hits="Invitations, sign-in links and notices don't arrive.",
+    ),
+    Check(
+        "traces",
+        "the collector takes an export",
+        Severity.WARNING,
+        _traces,
+        hits="Requests leave no trace at the collector.",
+    ),
+    Check(
+        "data plane",
+        "a gateway answers what pages ask",
+        Severity.WARNING,
+        _data_plane,
+        hits="Pages don't show how engines are.",
+    ),
+    Check(
+        "remote engines",
+        "each counts a prompt",
+        Severity.WARNING,
+        _remote_engines,
+        _SCHEMA,
+        hits="Requests for the models of these servers fail, or hold more credit than they need.",
+    ),
+    Check(
+        "backup",
+        "the last backup is younger than SLUICE_BACKUP_HOURS",
+        Severity.WARNING,
+        _backup,
+        _SCHEMA,
+        hits="What happened since the last backup would be lost with this machine.",
+    ),
 )

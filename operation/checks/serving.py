@@ -6,6 +6,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
@@ -147,10 +148,38 @@ def _books(_: object) -> Iterator[Finding]:
 
 _SCHEMA = ("schema",)
 CHECKS: tuple[Check[str], ...] = (
-    Check("gateway", "a gateway of this home is ready", Severity.CRITICAL, _gateway, _SCHEMA),
-    Check("gateways", "all run this version, and each is well by itself", Severity.WARNING, _gateways, _SCHEMA),
-    Check("nodes", "gateways hear from each node that has models", Severity.CRITICAL, _nodes, _SCHEMA),
-    Check(SECRETS.name, SECRETS.proves, SECRETS.severity, SECRETS.look, _SCHEMA),
-    Check(TASKS.name, TASKS.proves, TASKS.severity, _sums, _SCHEMA),
-    Check("books", "the last check of the books found nothing", Severity.CRITICAL, _books, _SCHEMA),
+    Check(
+        "gateway",
+        "a gateway of this home is ready",
+        Severity.CRITICAL,
+        _gateway,
+        _SCHEMA,
+        hits="Clients of this home get no answer.",
+    ),
+    Check(
+        "gateways",
+        "all run this version, and each is well by itself",
+        Severity.WARNING,
+        _gateways,
+        _SCHEMA,
+        hits="Requests at that gateway may fail, or be answered by another release.",
+    ),
+    Check(
+        "nodes",
+        "gateways hear from each node that has models",
+        Severity.CRITICAL,
+        _nodes,
+        _SCHEMA,
+        hits="Requests for models that only this node has fail.",
+    ),
+    SECRETS,
+    replace(TASKS, look=_sums),
+    Check(
+        "books",
+        "the last check of the books found nothing",
+        Severity.CRITICAL,
+        _books,
+        _SCHEMA,
+        hits="Balances may be wrong. Requests go on.",
+    ),
 )

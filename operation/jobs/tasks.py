@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from django.conf import settings
 
@@ -20,7 +21,8 @@ from gateway.batches import files
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.services import forget_batches
-from operation.checks.checks import Round
+from gateway.runtime.observed import note_result, take_asked
+from operation.checks.checks import Round, examine
 from operation.jobs import alerts
 from operation.jobs.purge import purge
 from operation.jobs.states import forget_others, noted
@@ -29,6 +31,7 @@ from tenancy.services.mail import send_due_mail
 
 logger = logging.getLogger("sluice.jobs")
 
+BOOKS, CHECKS = "billing.reconciliation", "operation.checks"
 LONGEST_S = 5.0
 """Seconds after which a task leaves the rest to the next one, so that no other waits long for a thread."""
 BACK_OFF_S = 10.0
@@ -39,7 +42,7 @@ def jobs() -> tuple[Job, ...]:
     """Return all periodic work, for one process."""
     return (
         *billing.jobs(),
-        Job("billing.reconciliation", _reconcile, every_s=60),
+        Job(BOOKS, _reconcile, every_s=60),
         Job("gateway.mail", send_due_mail, every_s=2),
         Job("gateway.purge", _purge, every_s=60),
         sweep_job("gateway.responses", losses(), every_s=30),
@@ -47,7 +50,8 @@ def jobs() -> tuple[Job, ...]:
         Job("gateway.adapters", lambda: adapter_files.sweep(clock.now(), limit=20) > 0, every_s=300),
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_output", finish, every_s=1),
-        Job("operation.checks", Round().turn, every_s=60),
+        Job(CHECKS, Round().turn, every_s=60),
+        Job("operation.asked", _asked, every_s=2),
         Job("operation.alerts", alerts.look, every_s=60),
         Job("gateway.hooks", hooks.send_due, every_s=5),
     )
@@ -72,6 +76,25 @@ def _files() -> Job:
 def _reconcile() -> bool:
     reconcile_if_due(timedelta(hours=settings.SLUICE_RECONCILE_HOURS))
     return False
+
+
+def _asked() -> bool:
+    """Do what pages asked for: the books and the checks whole, though they aren't due; of the rest what is due."""
+    if name := take_asked():
+        noted(name, partial(_do_now, name))
+    return bool(name)
+
+
+def _do_now(name: str) -> bool:
+    if name == BOOKS:
+        reconcile_if_due(timedelta(0))
+    elif name == CHECKS:
+        for result in examine():
+            touch_heartbeat()
+            note_result(result)
+    else:
+        return any(job.run(seconds=LONGEST_S) for job in JOBS if job.name == name)
+    return True
 
 
 def task(job: Job, goes_on: Callable[[], bool]) -> Callable[[], bool]:

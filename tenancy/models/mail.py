@@ -28,16 +28,12 @@ class Outgoing(models.Model):
     class Meta:
         abstract = True
 
-    def when_ended(self) -> dict[str, str]:
-        """Return the fields that don't outlive the sending."""
-        return {}
-
 
 class OutgoingMail(Outgoing):
     """One mail to one address.
 
-    Its text, which may hold a link that works by itself, is encrypted (`base.sealing`) and removed when it
-    was sent or given up. Where it can't be read, its secret being another, the mail has failed and the text stays.
+    Its text, which may hold a link that works by itself, is encrypted (`base.sealing`) and removed when it was sent.
+    Of a mail that was given up it stays as long as the row, so that an operator may have it tried again.
     """
 
     to = models.EmailField()
@@ -53,10 +49,6 @@ class OutgoingMail(Outgoing):
         indexes = [
             models.Index(fields=["is_notice", "next_attempt_at"], condition=Q(state="waiting"), name="mail_waiting"),
         ]
-
-    def when_ended(self) -> dict[str, str]:
-        """Return the text, empty."""
-        return {"sealed_text": ""}
 
     def __str__(self) -> str:
         return f"{self.subject} → {self.to}"

@@ -5,18 +5,22 @@ from __future__ import annotations
 import logging
 from enum import StrEnum
 from smtplib import SMTPRecipientsRefused
+from uuid import UUID
 
 from django.core.mail import send_mail
+from django.db import transaction
 from django.db.models import QuerySet
 
 from base import clock
 from base.sealing import SealError, seal, unseal
+from tenancy.audit.trail import record
 from tenancy.models import OutgoingMail
 from tenancy.services import outbox
 
 logger = logging.getLogger("sluice.jobs")
 
 _State = OutgoingMail.State
+_UNREAD = "Its text was encrypted under another secret: make that a fallback, then run `manage.py setup`."
 
 
 def queue_mail(*, to: str, subject: str, text: str) -> OutgoingMail:
@@ -64,8 +68,27 @@ def send_due_mail() -> bool:
 
 def send_unread_mail() -> int:
     """Let mail whose text could not be read be sent after all where it can be by now; return how many that is."""
+    return _try_again(OutgoingMail.objects.filter(error=_UNREAD))
+
+
+@transaction.atomic
+def send_failed_mail(pk: UUID | None = None) -> int:
+    """Let the mail that was given up be tried again from the start, or that one; return how many will be.
+
+    One whose text can't be read stays as it is.
+    """
+    failed = OutgoingMail.objects.all() if pk is None else OutgoingMail.objects.filter(pk=pk)
+    for mail in (again := list(failed.filter(state=_State.FAILED))):
+        if _try_again(OutgoingMail.objects.filter(pk=mail.pk)):
+            record("mail.tried_again", mail)
+        else:
+            again.remove(mail)
+    return len(again)
+
+
+def _try_again(mails: QuerySet[OutgoingMail]) -> int:
     found = 0
-    for mail in OutgoingMail.objects.filter(state=_State.FAILED).exclude(sealed_text=""):
+    for mail in mails.filter(state=_State.FAILED).exclude(sealed_text=""):
         try:
             unseal(mail.sealed_text)
         except SealError:
@@ -80,9 +103,8 @@ def _send(mail: OutgoingMail) -> None:
         text = unseal(mail.sealed_text)
     except SealError:
         # Once the secret is known again `send_unread_mail` gives it another chance.
-        reason = "Its text was encrypted under another secret: make that a fallback, then run `manage.py setup`."
-        logger.warning("a mail could not be sent", extra={"mail": mail.pk, "error": reason, "given_up": True})
-        outbox.end(mail, _State.FAILED, error=reason)
+        logger.warning("a mail could not be sent", extra={"mail": mail.pk, "error": _UNREAD, "given_up": True})
+        outbox.end(mail, _State.FAILED, error=_UNREAD)
         return
     try:
         send_mail(mail.subject, text, None, [mail.to])
@@ -91,11 +113,11 @@ def _send(mail: OutgoingMail) -> None:
         reason = str(error)[:300] or type(error).__name__
         logger.warning("a mail could not be sent", extra={"mail": mail.pk, "error": reason, "given_up": is_last})
         if is_last:
-            outbox.end(mail, _State.FAILED, error=reason, **mail.when_ended())
+            outbox.end(mail, _State.FAILED, error=reason)
         else:
             OutgoingMail.objects.filter(pk=mail.pk).update(error=reason)
         return
-    outbox.end(mail, _State.SENT, error="", **mail.when_ended())
+    outbox.end(mail, _State.SENT, error="", sealed_text="")
 
 
 def _is_refused_for_good(error: Exception) -> bool:

@@ -48,7 +48,7 @@ def end(row: Outgoing, state: str, **fields: Any) -> None:
 def _take(row: Outgoing, now: datetime) -> bool:
     """Count an attempt and postpone the next; return whether this attempt is ours."""
     if row.attempts > len(BACK_OFF):  # a process died in the last one
-        end(row, _State.FAILED, error=row.error or "The last attempt was cut off.", **row.when_ended())
+        end(row, _State.FAILED, error=row.error or "The last attempt was cut off.")
         return False
     wait = BACK_OFF[min(row.attempts, len(BACK_OFF) - 1)]
     same = _rows(type(row)).filter(pk=row.pk, state=_State.WAITING, attempts=row.attempts)

@@ -106,6 +106,7 @@ def test_a_server_that_fails_is_tried_again_later_and_not_before(monkeypatch, cl
 
 def test_it_is_given_up_in_the_end(monkeypatch, clock):
     made, now = queue(), timezone.now()
+    sealed = made.sealed_text
     attempts = len(outbox.BACK_OFF) + 1
     left = fail_with(monkeypatch, *[OSError("no route")] * (attempts + 5))
     for _ in range(attempts + 3):
@@ -114,7 +115,7 @@ def test_it_is_given_up_in_the_end(monkeypatch, clock):
         now += timedelta(hours=9)
     assert len(left) == 5
     made.refresh_from_db()
-    assert (made.state, made.error, made.attempts, made.sealed_text) == ("failed", "no route", attempts, "")
+    assert (made.state, made.error, made.attempts, made.sealed_text) == ("failed", "no route", attempts, sealed)
 
 
 def test_an_address_that_the_server_refuses_is_given_up_at_once(monkeypatch):

@@ -38,7 +38,11 @@ def refusal_of(address: Address, networks: Sequence[Network]) -> str:
         if one in _METADATA or one.is_link_local or one.is_multicast or one.is_unspecified or _is_reserved(one):
             return f"{address} can't be the address of a remote engine"
         if not _is_public(one) and not any(one in network for network in networks):
-            return f"{address} is in no network that SLUICE_REMOTE_NETWORKS allows"
+            allowed = ",".join(map(str, (*networks, ipaddress.ip_network(one))))
+            return (
+                f"{address} is in no network that SLUICE_REMOTE_NETWORKS allows: set SLUICE_REMOTE_NETWORKS={allowed}"
+                " in the environment of gateways, pages and jobs, then start them again"
+            )
     return ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from control.admin.engine_work import lines_of, tenants_of
+from control.screens.engine_work import lines_of, tenants_of
 from gateway.runtime.data_plane import DeploymentState
 from inference.types import BOUNDS, Histogram, Work
 

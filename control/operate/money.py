@@ -1,0 +1,327 @@
+"""Money: credit sold, given, burnt, expired and waived in a period; by model, plan and tenant; who runs low."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from io import StringIO
+from typing import Any
+from uuid import UUID
+
+from django.core.cache import cache
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from base.units import format_credits
+from billing.selectors import money as sums
+from billing.selectors.money import Low, TenantSum
+from billing.selectors.usage import UsageSum, usage_of_all
+from control.operate.base import Desk, address_of, operator_page
+from control.screens.charts import Chart, Tile, stacked
+from control.screens.figures import amount, cell, grouped, share, short, show_charge
+from control.screens.tables import Cell, Column, Row, Table
+from tenancy.models import Tenant
+
+PERIODS = (7, 30, 90)
+DEFAULT_DAYS = 30
+FEW = 10  # tenants of a table
+SLOW_SECONDS, FRESH_SECONDS = 0.1, 300
+"""Sums over all tenants that took longer than the first are kept for the second: they read all tenants' hours."""
+TABLES = ("models", "plans", "tenants", "falling", "low")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """So many days up to today, in UTC."""
+
+    days: int
+    last: date
+
+    @property
+    def first(self) -> date:
+        """Its first day."""
+        return self.last - timedelta(days=self.days - 1)
+
+    @property
+    def since(self) -> datetime:
+        """Its first moment."""
+        return datetime(self.first.year, self.first.month, self.first.day, tzinfo=UTC)
+
+    @property
+    def labels(self) -> list[date]:
+        """Its days in their order."""
+        return [self.first + timedelta(days=number) for number in range(self.days)]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Sums over all tenants as of `at`: by plan (its name, tenants, requests, µcr), the tenants that burnt most, those
+    that fell most, those that are low.
+    """
+
+    at: datetime
+    plans: list[tuple[str, int, int, int]]
+    top: list[TenantSum]
+    falling: list[TenantSum]
+    low: list[Low]
+    names: dict[UUID, tuple[str, str]] = field(default_factory=dict)  # name and slug of those
+
+
+@require_safe
+@operator_page("billing.view_usagerecord", "billing.view_creditgrant")
+def money(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """Show the period's credit."""
+    period = _period(request)
+    rows = usage_of_all(period.first, period.last)
+    standing = _standing(period)
+    links = [(name, f"{reverse('operate-money-csv', args=[name])}?days={period.days}") for name in TABLES]
+    names = standing.names if desk.may("gateway.view_tenant") else {}
+    context = desk.context(
+        page="money",
+        periods=[(days, f"?days={days}", days == period.days) for days in PERIODS],
+        period=period,
+        tiles=_tiles(period, rows),
+        chart=_chart(period, rows),
+        models=_models(rows),
+        plans=_plans(standing),
+        top=_tenants("Top tenants", standing.top, names, "Nobody used anything in this period."),
+        falling=_tenants("Falling tenants", standing.falling, names, "Nobody used less than in the period before."),
+        low=_low(standing.low, names),
+        csv=dict(links),
+        at=standing.at,
+        few=FEW,
+        prices=address_of("operate-prices"),
+    )
+    return render(request, "operate/money.html", context)
+
+
+@require_safe
+@operator_page("billing.view_usagerecord", "billing.view_creditgrant", "gateway.view_tenant")
+def money_csv(request: HttpRequest, desk: Desk, table: str) -> HttpResponse:
+    """Answer with all rows of one of the page's tables, of now."""
+    if table not in TABLES:
+        raise Http404
+    period = _period(request)
+    out = StringIO()
+    csv.writer(out).writerows(_lines(table, period))
+    response = HttpResponse(out.getvalue(), content_type="text/csv; charset=utf-8")
+    name = f"money-{table}-{period.first}-{period.last}.csv"
+    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+    return response
+
+
+def _period(request: HttpRequest) -> Period:
+    days = request.GET.get("days", "")
+    return Period(int(days) if days in map(str, PERIODS) else DEFAULT_DAYS, timezone.now().date())
+
+
+def _standing(period: Period) -> Standing:
+    """Return the sums over all tenants, at most `FRESH_SECONDS` old."""
+    key = f"operate.money.{period.days}.{period.last}"
+    known = cache.get(key)
+    if isinstance(known, Standing):
+        return known
+    now, began = timezone.now(), time.monotonic()
+    found = sums.by_tenant(period.first, period.last)
+    top = sorted((one for one in found if one.requests), key=lambda one: (-one.charge, one.tenant))[:FEW]
+    falling, low = _falling(found)[:FEW], sums.low_tenants(now, FEW)
+    named = {one.tenant for one in (*top, *falling)} | {one.tenant for one in low}
+    rows = Tenant.objects.filter(pk__in=named).values_list("pk", "name", "slug")
+    names = {pk: (name, slug) for pk, name, slug in rows}
+    standing = Standing(now, _by_plan(found), top, falling, low, names)
+    if time.monotonic() - began > SLOW_SECONDS:
+        cache.set(key, standing, FRESH_SECONDS)
+    return standing
+
+
+def _falling(found: Iterable[TenantSum]) -> list[TenantSum]:
+    """Return the tenants that burnt less than before, those first that fell by most credit."""
+    return sorted(
+        (one for one in found if one.charge < one.before), key=lambda one: (one.charge - one.before, one.tenant)
+    )
+
+
+def _by_plan(found: Iterable[TenantSum]) -> list[tuple[str, int, int, int]]:
+    """Return tenants, requests and µcr by the plan that each tenant has today, those of the most credit first."""
+    plans = sums.plans_of_tenants()
+    has = Counter(plans.values())
+    requests, charges = Counter[str](), Counter[str]()
+    for one in found:
+        plan = plans.get(one.tenant, "")
+        requests[plan] += one.requests
+        charges[plan] += one.charge
+    names = {*has, *(name for name, count in requests.items() if count)}
+    rows = [(name, has[name], requests[name], charges[name]) for name in names]
+    return sorted(rows, key=lambda row: (-row[3], row[0]))
+
+
+def _tiles(period: Period, rows: Sequence[UsageSum]) -> list[Tile]:
+    now, until = timezone.now(), timezone.now() + timedelta(days=period.days)
+    kinds = sums.granted(period.since, until)
+    paid, given = kinds.get("paid"), [one for kind, one in kinds.items() if kind != "paid"]
+    waived = sums.waived(period.first, period.last)
+    in_days = f"in {period.days} days"
+    sold = ", ".join(f"{total / 100:,.2f} {name}" for name, total in sorted((paid.paid or {} if paid else {}).items()))
+    grants = address_of("admin:billing_creditgrant_changelist", kind__exact="paid")
+    broken = address_of("admin:billing_usagerecord_changelist", waived__exact=1)
+    return [
+        Tile("Sold", amount(paid.amount if paid else 0), f"{in_days}{f', for {sold}' if sold else ''}", grants),
+        Tile("Given", amount(sum(one.amount for one in given)), f"{in_days}, by plans and promotions"),
+        Tile("Burnt", amount(sum(row.charge for row in rows)), f"{in_days}, by {grouped(_requests(rows))} requests"),
+        Tile("Expired", amount(sums.expired(period.since, until)), f"{in_days}, unused"),
+        Tile("Expiring", amount(sums.expiring(now, until)), f"in the next {period.days} days, unless burnt"),
+        Tile(
+            "Waived",
+            amount(waived.foregone),
+            f"{in_days}: requests that we broke, {grouped(waived.requests)}, at their price",
+            broken if waived.requests else "",
+        ),
+    ]
+
+
+def _requests(rows: Iterable[UsageSum]) -> int:
+    return sum(row.requests for row in rows)
+
+
+def _chart(period: Period, rows: Iterable[UsageSum]) -> Chart:
+    cells: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        cells[_label(row.day), row.model or ""] += row.charge
+    days = {_label(day): day for day in period.labels}
+    requests = address_of("operate-requests")
+
+    def href(label: str) -> str:
+        day = days[label]
+        until = day + timedelta(days=1)
+        return f"{requests}?since={day}T00:00:00Z&until={until}T00:00:00Z"
+
+    return stacked(
+        cells,
+        list(days),
+        show=show_charge,
+        axis=lambda micro: short(micro // 1_000_000),
+        href=href if requests else None,
+    )
+
+
+def _label(day: date) -> str:
+    return f"{day.day} {day:%b}"
+
+
+def _by_model(rows: Iterable[UsageSum]) -> list[tuple[str, list[int]]]:
+    """Return requests, input, cached and output tokens and µcr by model, those of the most credit first."""
+    found: dict[str, list[int]] = {}
+    for row in rows:
+        one = found.setdefault(row.model or "", [0] * 5)
+        for at, value in enumerate(
+            (row.requests, row.input_tokens, row.cache_read_tokens, row.output_tokens, row.charge)
+        ):
+            one[at] += value
+    return sorted(found.items(), key=lambda item: (-item[1][4], item[0]))
+
+
+def _models(rows: Sequence[UsageSum]) -> Table:
+    whole = sum(row.charge for row in rows)
+    lines = [
+        Row([model, *figures, share(figures[4], whole), _per_million(figures)]) for model, figures in _by_model(rows)
+    ]
+    columns = [
+        *(Column("Model", "name"), Column("Requests", "number"), Column("Input", "number"), Column("Cached", "number")),
+        *(Column("Output", "number"), Column("Credits", "credits"), Column("Of all", "number")),
+        Column("Per million tokens", "credits"),
+    ]
+    return Table("By model", columns, lines, "Nothing was used in this period.")
+
+
+def _per_million(figures: Sequence[int]) -> int | None:
+    tokens = sum(figures[1:4])
+    return figures[4] * 1_000_000 // tokens if tokens else None
+
+
+def _plans(standing: Standing) -> Table:
+    whole = sum(charge for *_, charge in standing.plans)
+    columns = [
+        *(Column("Plan", "name"), Column("Tenants", "number"), Column("Requests", "number")),
+        *(Column("Credits", "credits"), Column("Of all", "number"), Column("A tenant", "credits")),
+    ]
+    lines = [
+        Row([plan or "without a plan", has, requests, charge, share(charge, whole), charge // has if has else None])
+        for plan, has, requests, charge in standing.plans
+    ]
+    return Table("By plan", columns, lines, "Nobody has a plan.")
+
+
+def _named(tenant: UUID, names: dict[UUID, tuple[str, str]]) -> Cell:
+    name, slug = names.get(tenant, (f"…{str(tenant)[-8:]}", ""))
+    return Cell(name, address_of("operate-tenant", slug) if slug else "")
+
+
+def _tenants(title: str, found: Iterable[TenantSum], names: dict[UUID, tuple[str, str]], empty: str) -> Table:
+    columns = [
+        *(Column("Tenant", "name"), Column("Requests", "number"), Column("Credits", "credits")),
+        *(Column("Before", "credits"), Column("Change", "number")),
+    ]
+    lines = [Row([_named(one.tenant, names), one.requests, one.charge, one.before, _change(one)]) for one in found]
+    return Table(title, columns, lines, empty)
+
+
+def _change(one: TenantSum) -> str:
+    return f"{100 * (one.charge - one.before) / one.before:+,.0f} %" if one.before else "new"
+
+
+def _low(found: Iterable[Low], names: dict[UUID, tuple[str, str]]) -> Table:
+    columns = [
+        *(
+            Column("Tenant", "name"),
+            Column("Left", "balance"),
+            Column("Of granted", "credits"),
+            Column("Share", "number"),
+        ),
+    ]
+    lines = [Row([_named(one.tenant, names), one.left, one.granted, share(one.left, one.granted)]) for one in found]
+    return Table("Below a tenth of their grants", columns, lines, "Nobody has less than a tenth of their grants left.")
+
+
+def _lines(table: str, period: Period) -> Iterable[list[Any]]:
+    """Yield a table's head and all of its rows, names safe from formulas."""
+    if table == "models":
+        yield ["model", "requests", "input_tokens", "cached_tokens", "output_tokens", "credits"]
+        for model, figures in _by_model(usage_of_all(period.first, period.last)):
+            yield [cell(model), *figures[:4], format_credits(figures[4])]
+        return
+    if table == "low":
+        low = sums.low_tenants(timezone.now())
+        names = _slugs(one.tenant for one in low)
+        yield ["tenant", "slug", "left", "granted"]
+        for row in low:
+            yield [*names.get(row.tenant, ("", "")), format_credits(row.left), format_credits(row.granted)]
+        return
+    found = sums.by_tenant(period.first, period.last)
+    if table == "plans":
+        yield ["plan", "tenants", "requests", "credits"]
+        for plan, has, requests, charge in _by_plan(found):
+            yield [cell(plan), has, requests, format_credits(charge)]
+        return
+    rows = _falling(found) if table == "falling" else sorted(found, key=lambda one: (-one.charge, one.tenant))
+    names = _slugs(one.tenant for one in rows)
+    yield ["tenant", "slug", "requests", "credits", "credits_before"]
+    for one in rows:
+        yield [
+            *names.get(one.tenant, ("", "")),
+            one.requests,
+            format_credits(one.charge),
+            format_credits(one.before),
+        ]
+
+
+def _slugs(tenants: Iterable[UUID]) -> dict[UUID, tuple[str, str]]:
+    wanted = set(tenants)
+    rows = Tenant.objects.values_list("pk", "name", "slug")
+    return {pk: (cell(name), slug) for pk, name, slug in rows if pk in wanted}

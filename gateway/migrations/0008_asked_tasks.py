@@ -1,0 +1,15 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("gateway", "0006_retention_and_erasure"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="taskstate",
+            name="asked_at",
+            field=models.DateTimeField(blank=True, editable=False, null=True),
+        ),
+    ]
