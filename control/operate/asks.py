@@ -52,7 +52,7 @@ def answered(
     """
     if request.method == "POST" and form.is_valid():
         try:
-            done = act(form.cleaned_data)  # type: ignore[attr-defined] # a valid form has it
+            done = act(form.cleaned_data)
         except (ServiceError, CreditError, ValidationError, ValueError) as error:
             refuse(form, error, **renamed)
         else:

@@ -43,8 +43,7 @@ _METHODS = ["GET", "HEAD", "POST"]
 _MAY = {
     "viewer": "Sees everything, changes nothing.",
     "support": "Sees everything; revokes and renames keys, takes back invitations.",
-    "billing": "Sees everything; grants, adjusts and refunds credit, freezes wallets, subscribes tenants and ends that, "
-    "publishes plans and prices.",
+    "billing": "Sees everything; credit, wallets, subscriptions, plans and prices are theirs to change.",
     "admin": "Everything but what only superusers may do.",
 }
 SUPERUSER = "Everything; alone make superusers and sign-in links, and change somebody’s address."
@@ -52,7 +51,7 @@ SUPERUSER = "Everything; alone make superusers and sign-in links, and change som
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The filters of the list, as its address has them; `after` and `before` are the addresses that pages begin behind."""
+    """The filters of the list, as its address has them; pages begin behind the addresses `after` and `before`."""
 
     q: str = ""
     kind: str = ""
@@ -304,7 +303,7 @@ def _ask(user: User, title: str, button: str, **options: Any) -> Ask:
     return Ask(title, button, back, user.email, "people", **options)
 
 
-class GroupsField(forms.ModelMultipleChoiceField):
+class GroupsField(forms.ModelMultipleChoiceField):  # type: ignore[type-arg] # can't be subscripted when it runs
     """Roles, each with what it may."""
 
     def label_from_instance(self, obj: Any) -> SafeString:
@@ -433,8 +432,8 @@ def sign_in_link(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
 
     rights = ", with the rights of an operator" if user.is_staff else ""
     follows = [
-        f"Whoever opens the link within 15 minutes is signed in as {user.email}, once{rights}. It is shown to you alone; "
-        "give it to nobody else. Making it stands in the audit trail."
+        f"Whoever opens the link within 15 minutes is signed in as {user.email}, once{rights}.",
+        "It is shown to you alone; give it to nobody else. Making it stands in the audit trail.",
     ]
     ask = _ask(user, f"Sign-in link for {user.email}", "Make a link", follows=follows)
     return answered(request, desk, ask, forms.Form(bound(request)), act)
@@ -456,8 +455,8 @@ def deactivate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
         return f"{user.email} is deactivated: their sessions end with the next request."
 
     follows = [
-        "Their sessions end with the next request, and they can't sign in. Keys that they made work on: they are the "
-        "tenants’. Memberships stay, so that “Activate” lets them go on as before."
+        "Their sessions end with the next request, and they can’t sign in.",
+        "Keys that they made work on: they are the tenants’. Memberships stay: “Activate” lets them go on as before.",
     ]
     ask = _ask(user, f"Deactivate {user.email}", "Deactivate", follows=follows, is_danger=True)
     return answered(request, desk, ask, TypedForm(bound(request), expected=user.email), act)

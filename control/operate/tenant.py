@@ -24,14 +24,13 @@ from billing.models import CreditGrant, PlanVersion, ScheduledGrant, Subscriptio
 from billing.selectors.balances import Balance, balance_of
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
 from billing.selectors.usage import usage_by_day
-from control.console.catalogue import active_subscription
-from control.console.key_forms import limits_in_words
 from control.operate.base import Desk, operator_page
 from control.operate.tenants import DAYS, state_of
 from control.screens import audit as trail
 from control.screens import viewing
 from control.screens.charts import Chart, Tile, stacked
 from control.screens.figures import amount, day, grouped, moment, short_id, show_charge, show_credits
+from control.screens.key_forms import limits_in_words
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant
 from tenancy.services import tenants
@@ -78,7 +77,8 @@ class Subject:
         """Return the tenant named `slug`; 404 where there is none."""
         tenant = get_object_or_404(Tenant, slug=slug)
         sees_credit = desk.may("billing.view_wallet")
-        subscription = active_subscription(tenant) if desk.may("billing.view_subscription") else None
+        active = Subscription.objects.filter(tenant=tenant, state=Subscription.State.ACTIVE)
+        subscription = active.select_related("version__plan", "next_version__plan").first()
         return cls(tenant, desk, subscription, balance_of(tenant.pk) if sees_credit else None)
 
     def address(self, name: str = "", *args: Any) -> str:
@@ -237,7 +237,7 @@ def _others(subject: Subject) -> list[tuple[Button, str]]:
         ("Adjust credit", "adjust", "billing.add_ledgertransfer", "Corrects the balance up or down, with a reason."),
         (freeze, "freeze", "billing.change_wallet", freezes),
         ("Export", "export", "gateway.change_tenant", "Everything that it has as one archive, without secrets."),
-        ("Erase", "erase", "gateway.delete_tenant", "Names, people, keys, content and files go; the books stay, nameless."),
+        ("Erase", "erase", "gateway.delete_tenant", "Names, people, keys and content go; the books stay, nameless."),
     ]  # fmt: skip
     if subject.subscription is not None:
         ends = "Without a plan its requests are refused."
@@ -388,7 +388,7 @@ def projects(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     rows = []
     for one in found:
         state = State("Active", "good") if one.is_active else State("Archived")
-        values: list[Any] = [one.name, state, one.keys, one.created_at]  # type: ignore[attr-defined] # annotated
+        values: list[Any] = [one.name, state, one.keys, one.created_at]
         if may_change:
             acts = [
                 Button("Rename", subject.address("project-rename", one.pk), one.name),

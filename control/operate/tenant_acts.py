@@ -23,14 +23,13 @@ from billing.services.errors import InsufficientCreditError
 from control import made_keys
 from control.belongings import erasure
 from control.belongings.download import tenants_archive
-from control.console.key_forms import NewKeyForm
-from control.console.tenancy import Place
 from control.operate.asks import Ask, answered, bound, to_copy
 from control.operate.base import Desk, operator_page
 from control.operate.tenant import KEPT, money
 from control.screens import viewing
 from control.screens.figures import day
 from control.screens.forms import CreditsField, MomentField, OnceForm, TypedForm
+from control.screens.key_forms import NewKeyForm
 from tenancy.audit.origin import because
 from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Project, Tenant
 from tenancy.services import admin_keys, keys, members, tenants
@@ -173,8 +172,8 @@ def refund(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpRespons
 
     paid = "nothing" if one.paid_amount is None else money(one.paid_amount, one.currency)
     follows = [
-        f"Of {format_credits(one.amount, separator=',')} credits for {paid}, "
-        f"{format_credits(one.remaining, separator=',')} are left. What is left and not held is taken out.",
+        f"It gave {format_credits(one.amount, separator=',')} credits for {paid}.",
+        f"{format_credits(one.remaining, separator=',')} are left: what isn’t held of them is taken out.",
         "No payment is made by this: make it where the money came in.",
     ]
     ask = Ask(
@@ -200,8 +199,8 @@ def void(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
         return f"{format_credits(taken, separator=',')} credits were taken back."
 
     follows = [
-        f"{format_credits(one.remaining, separator=',')} of {format_credits(one.amount, separator=',')} credits are left "
-        "of this grant, and end now. What requests that run may still need of it stays until they have ended."
+        f"{format_credits(one.remaining, separator=',')} credits of {format_credits(one.amount, separator=',')} are left.",
+        "They end now; what requests that run may still need of them stays until they have ended.",
     ]
     ask = Ask(
         f"Void a grant of {tenant.name}", "Void", _page(tenant, "wallet"), tenant.name, follows=follows, is_danger=True
@@ -226,8 +225,8 @@ def freeze(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
         ["New requests hold credit again."]
         if is_frozen
         else [
-            "New requests are refused (403 wallet_frozen), and answers that run end when what they hold is used up. "
-            "What they used is charged. Grants can still be made."
+            "New requests are refused (403 wallet_frozen), and answers that run end when what they hold is used up.",
+            "What they used is charged. Grants can still be made.",
         ]
     )
     verb = "Unfreeze" if is_frozen else "Freeze"
@@ -297,8 +296,8 @@ def plan(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
         ask = Ask(f"Choose a plan for {tenant.name}", "Subscribe", _page(tenant, "limits"), tenant.name)
         return answered(request, desk, ask, SubscribeForm(bound(request)), act)
     follows = [
-        f"It has {one.version}. With at least as much credit a month the new plan begins now, and the rest of this month’s "
-        "difference is granted; nothing is taken away."
+        f"It has {one.version}. A plan with at least as much credit a month begins now.",
+        "The rest of this month’s difference is granted; nothing is taken away.",
     ]
     ask = Ask(f"Change the plan of {tenant.name}", "Change plan", _page(tenant, "limits"), tenant.name, follows=follows)
     initial = {"plan": one.version.plan.slug}
@@ -327,8 +326,8 @@ def end(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
         return f"The subscription ends on {ends}." if ended.is_ending else "The subscription has ended."
 
     follows = [
-        "Without a plan its requests are refused (403 no_subscription), and no month’s credit follows. Credit that it has "
-        "stays as long as it would have: void its grants to take it back.",
+        "Without a plan its requests are refused (403 no_subscription), and no month’s credit follows.",
+        "Credit that it has stays as long as it would have: void its grants to take it back.",
         "An end with the month can be taken back by choosing a plan before.",
     ]
     title = f"End the subscription of {tenant.name}"
@@ -479,7 +478,7 @@ def member(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpRespons
 def key_new(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     """Make a key for one of the tenant's projects, and go on to the page that shows its secret."""
     tenant = _tenant(slug)
-    form = NewKeyForm(bound(request), place=Place(Access(tenant, Membership.Role.OWNER, desk.user), ()))
+    form = NewKeyForm(bound(request), access=Access(tenant, Membership.Role.OWNER, desk.user))
 
     @sensitive_variables("secret")
     def act(asked: dict[str, Any]) -> HttpResponse:
@@ -677,7 +676,7 @@ def export(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     """Say what an export has, and send it."""
     tenant = _tenant(slug)
     follows = [
-        "One archive: people, keys without their secrets, responses, batches, files, usage and the ledger, as JSON lines.",
+        "One archive of JSON lines: people, keys without their secrets, responses, batches, files, usage, the ledger.",
         "It has what the tenant’s people wrote. That you took it stands in the tenant’s audit trail.",
     ]
     ask = Ask(f"Export {tenant.name}", "Download", _page(tenant), tenant.name, follows=follows)
@@ -729,9 +728,9 @@ def erase(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
         _page(tenant),
         tenant.name,
         follows=[
-            "This can’t be undone. Nothing new begins from now on; what runs ends and is charged first. Backups keep what "
-            "they hold until they are deleted. With very much usage this takes minutes: `manage.py tenants erase` does the "
-            "same, and what was cut off is done again."
+            "This can’t be undone. Nothing new begins from now on; what runs ends and is charged first.",
+            "Backups keep what they hold until they are deleted.",
+            "With very much usage this takes minutes; what was cut off is done again, or by `manage.py tenants erase`.",
         ],
         lists=[
             ("What goes", doomed.goes or ["names, and what its people wrote"]),
@@ -755,8 +754,9 @@ def view(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
         return redirect("console-home")
 
     follows = [
-        "For half an hour you see its pages as its owner does, until you go back. Nothing can be changed there, and chats, "
-        "files and batches aren’t shown. That you looked stands in the tenant’s audit trail.",
+        "For half an hour you see its pages as its owner does, until you go back.",
+        "Nothing can be changed there, and chats, files and batches aren’t shown.",
+        "That you looked stands in the tenant’s audit trail.",
     ]
     ask = Ask(f"See {tenant.name} as its owner", "See its pages", _page(tenant), tenant.name, follows=follows)
     return answered(request, desk, ask, forms.Form(bound(request)), act)

@@ -389,25 +389,29 @@ def changes_of(event: AuditEvent, names: dict[tuple[type[Model], str], str] | No
 
 
 def _prices(event: AuditEvent) -> list[Change]:
-    """Return the prices of each class of tokens, before and after."""
+    """Return the prices of each class of tokens that changed, before and after."""
     found = []
     for name, value in event.after.items():
         if event.before.get(name) == value:
             continue
-        rate = _RATE.fullmatch(name)
-        if rate is None:
-            label, show = _LABELS.get(name, name), lambda one, name=name: _in_words(name, one, None, {})
-        else:
-            least = int(rate["least"])
-            label = rate["cls"].replace("_", " ") + (f" from {grouped(least)} tokens on" if least else "")
-            show = _rate
-        old = show(event.before[name]) if name in event.before else ""
-        found.append(Change(capitalised(label), old, show(value)))
+        old = _price(name, event.before[name]) if name in event.before else ""
+        found.append(Change(capitalised(_class_of(name)), old, _price(name, value)))
     return found
 
 
-def _rate(micro: int) -> str:
-    return f"{format_credits(micro, separator=',')} credits for a million tokens"
+def _class_of(name: str) -> str:
+    """Return which tokens a price is of; a version says other things beside its prices."""
+    rate = _RATE.fullmatch(name)
+    if rate is None:
+        return _LABELS.get(name, name)
+    least = int(rate["least"])
+    return rate["cls"].replace("_", " ") + (f" from {grouped(least)} tokens on" if least else "")
+
+
+def _price(name: str, value: Any) -> str:
+    if _RATE.fullmatch(name) is None:
+        return _in_words(name, value, None, {})
+    return f"{format_credits(value, separator=',')} credits for a million tokens"
 
 
 def _field(word: str, name: str) -> Field[Any, Any] | None:
@@ -431,18 +435,20 @@ def _in_words(name: str, value: Any, field: Field[Any, Any] | None, names: dict[
     if value in (None, "", [], {}):
         return "none"
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return _number(name, value)
-    if related is not None and not isinstance(related, str):
-        return names.get((related, str(value)), f"…{str(value)[-8:]}")
-    if isinstance(value, list):
-        return ", ".join(map(str, value))
-    if isinstance(value, dict):
-        return ", ".join(f"{key}: {one}" for key, one in value.items())
-    if field is not None and field.choices:
-        return str(dict(field.flatchoices).get(value, value))
-    return _moment(str(value)) or str(value)
+        said = "yes" if value else "no"
+    elif isinstance(value, int):
+        said = _number(name, value)
+    elif related is not None and not isinstance(related, str):
+        said = names.get((related, str(value)), f"…{str(value)[-8:]}")
+    elif isinstance(value, list):
+        said = ", ".join(map(str, value))
+    elif isinstance(value, dict):
+        said = ", ".join(f"{key}: {one}" for key, one in value.items())
+    elif field is not None and field.choices:
+        said = str(dict(field.flatchoices).get(value, value))
+    else:
+        said = _moment(str(value)) or str(value)
+    return said
 
 
 def _number(name: str, value: int) -> str:
