@@ -17,6 +17,7 @@ from django.middleware.csrf import get_token
 from django.shortcuts import get_object_or_404, render
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from base.units import format_credits
@@ -452,7 +453,7 @@ def _grants(subject: Subject, wallet_id: UUID) -> Table:
             _grant_state(one),
             one.amount,
             one.remaining,
-            Cell(one.expires_at) if one.expires_at else "never",
+            one.expires_at or SafeString("never"),
             one.effective_at,
         ]
         if may_end:

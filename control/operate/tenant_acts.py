@@ -199,7 +199,7 @@ def void(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
         return f"{format_credits(taken, separator=',')} credits were taken back."
 
     follows = [
-        f"{format_credits(one.remaining, separator=',')} credits of {format_credits(one.amount, separator=',')} are left.",
+        f"{format_credits(one.remaining, separator=',')} of its {format_credits(one.amount, separator=',')} are left.",
         "They end now; what requests that run may still need of them stays until they have ended.",
     ]
     ask = Ask(
