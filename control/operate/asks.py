@@ -9,7 +9,8 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.core.exceptions import ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -42,11 +43,11 @@ def answered(
     desk: Desk,
     ask: Ask,
     form: forms.BaseForm,
-    act: Callable[[dict[str, Any]], str | HttpResponse],
+    act: Callable[[dict[str, Any]], str | HttpResponseBase],
     *,
     template: str = "",
     **renamed: str,
-) -> HttpResponse:
+) -> HttpResponseBase:
     """Show the question; once its form is sent and valid, do it: `act` takes what was filled in and returns what it did
     in words, or an answer of its own. `renamed` is that of `refuse`; `template` draws the form.
     """
@@ -56,7 +57,7 @@ def answered(
         except (ServiceError, CreditError, ValidationError, ValueError) as error:
             refuse(form, error, **renamed)
         else:
-            if isinstance(done, HttpResponse):
+            if isinstance(done, HttpResponseBase):
                 return done
             messages.success(request, done)
             return redirect(ask.back)

@@ -15,6 +15,7 @@ from django.contrib import messages
 from django.contrib.auth.models import Group
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -339,7 +340,7 @@ class NewPersonForm(RoleForm):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.add_user")
-def new(request: HttpRequest, desk: Desk) -> HttpResponse:
+def new(request: HttpRequest, desk: Desk) -> HttpResponseBase:
     """Make a person: an operator, as members of tenants are invited there."""
 
     def act(asked: dict[str, Any]) -> HttpResponse:
@@ -359,7 +360,7 @@ def new(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.change_user")
-def role(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
+def role(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Make a person an operator, or change or end that."""
     user = get_object_or_404(User, pk=pk)
 
@@ -382,7 +383,7 @@ class NameForm(forms.Form):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.change_user")
-def rename(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
+def rename(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Give a person another name."""
     user = get_object_or_404(User, pk=pk)
 
@@ -402,7 +403,7 @@ class AddressForm(forms.Form):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.change_user")
-def address(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
+def address(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Have a mail ask the new address to confirm: for superusers."""
     user = get_object_or_404(User, pk=pk)
 
@@ -420,7 +421,7 @@ def address(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.change_user")
-def sign_in_link(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
+def sign_in_link(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Show a link that signs the person in once, within a quarter of an hour: for superusers."""
     user = get_object_or_404(User, pk=pk)
 
@@ -446,7 +447,7 @@ def _require_superuser(desk: Desk) -> None:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.change_user")
-def deactivate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
+def deactivate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Let a person in no more."""
     user = get_object_or_404(User, pk=pk)
 
@@ -464,7 +465,7 @@ def deactivate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.change_user")
-def activate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
+def activate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Let a deactivated person in again."""
     user = get_object_or_404(User, pk=pk)
 
@@ -478,7 +479,7 @@ def activate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.delete_user")
-def erase(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
+def erase(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Say what goes and what stays; once the address is typed, erase the person for ever."""
     user = get_object_or_404(User, pk=pk)
     doomed = erasure.persons_end(user.email)

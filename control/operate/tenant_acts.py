@@ -9,6 +9,7 @@ from uuid import UUID
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.debug import sensitive_variables
@@ -96,7 +97,7 @@ class GrantForm(OnceForm):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "billing.add_creditgrant")
-def grant(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def grant(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Give the tenant credit."""
     tenant = _tenant(slug)
 
@@ -123,7 +124,7 @@ class AdjustForm(OnceForm):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "billing.add_ledgertransfer")
-def adjust(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def adjust(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Correct the tenant's credit, up or down."""
     tenant = _tenant(slug)
 
@@ -159,7 +160,7 @@ def _grant_of(tenant: Tenant, pk: UUID) -> CreditGrant:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "billing.add_creditgrant")
-def refund(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
+def refund(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
     """Take out the rest of a paid grant, and record the money that is paid back for it."""
     tenant = _tenant(slug)
     one = _grant_of(tenant, pk)
@@ -189,7 +190,7 @@ def refund(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpRespons
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "billing.add_creditgrant")
-def void(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
+def void(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
     """End a grant now."""
     tenant = _tenant(slug)
     one = _grant_of(tenant, pk)
@@ -210,7 +211,7 @@ def void(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "billing.change_wallet")
-def freeze(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def freeze(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Freeze the wallet, or open a frozen one."""
     tenant = _tenant(slug)
     is_frozen = Wallet.objects.filter(tenant=tenant, name="main", state=Wallet.State.FROZEN).exists()
@@ -270,7 +271,7 @@ class SubscribeForm(PlanForm):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "billing.view_subscription")
-def plan(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def plan(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Move the tenant to another plan, or give it its first one."""
     tenant = _tenant(slug)
     present = Subscription.objects.filter(tenant=tenant, state=Subscription.State.ACTIVE).select_related(
@@ -315,7 +316,7 @@ class EndForm(ReasonForm):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "billing.change_subscription")
-def end(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def end(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """End the tenant's subscription."""
     tenant = _tenant(slug)
 
@@ -341,7 +342,7 @@ class SuspendForm(ReasonForm, TypedForm):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_tenant")
-def suspend(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def suspend(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Stop everything of the tenant within a second."""
     tenant = _tenant(slug)
     if not tenant.is_active:
@@ -375,7 +376,7 @@ def suspend(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_tenant")
-def activate(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def activate(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Let a suspended tenant go on."""
     tenant = _tenant(slug)
 
@@ -409,7 +410,7 @@ class InviteForm(forms.Form):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.add_invitation")
-def invite(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def invite(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Invite somebody to the tenant, and show the address that takes the invitation up."""
     tenant = _tenant(slug)
 
@@ -449,7 +450,7 @@ class MemberForm(forms.Form):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_membership")
-def member(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
+def member(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
     """Give a member another role, or remove them; keys that end with it are named."""
     tenant = _tenant(slug)
     one = get_object_or_404(Membership.objects.of(tenant).select_related("user"), pk=pk, is_active=True)
@@ -475,7 +476,7 @@ def member(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpRespons
 @sensitive_variables("secret")
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.add_apikey")
-def key_new(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def key_new(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Make a key for one of the tenant's projects, and go on to the page that shows its secret."""
     tenant = _tenant(slug)
     form = NewKeyForm(bound(request), access=Access(tenant, Membership.Role.OWNER, desk.user))
@@ -525,7 +526,7 @@ def _open_key(tenant: Tenant, pk: UUID) -> APIKey:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_apikey")
-def key_rename(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
+def key_rename(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
     """Give a key another name."""
     tenant = _tenant(slug)
     key = _open_key(tenant, pk)
@@ -540,7 +541,7 @@ def key_rename(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpRes
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_apikey")
-def key_revoke(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
+def key_revoke(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
     """Make a key useless within a second."""
     tenant = _tenant(slug)
     key = _open_key(tenant, pk)
@@ -560,7 +561,7 @@ def key_revoke(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpRes
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_adminapikey")
-def admin_key_revoke(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
+def admin_key_revoke(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
     """Make an admin key useless."""
     tenant = _tenant(slug)
     key = get_object_or_404(AdminAPIKey.objects.of(tenant), pk=pk, revoked_at=None)
@@ -577,7 +578,7 @@ def admin_key_revoke(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> H
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.add_project")
-def project_new(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def project_new(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Make a project."""
     tenant = _tenant(slug)
 
@@ -597,7 +598,7 @@ def _open_project(tenant: Tenant, pk: UUID) -> Project:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_project")
-def project_rename(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
+def project_rename(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
     """Give a project another name."""
     tenant = _tenant(slug)
     one = _open_project(tenant, pk)
@@ -611,7 +612,7 @@ def project_rename(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> Htt
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_project")
-def project_archive(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponse:
+def project_archive(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
     """Archive a project: its keys are refused."""
     tenant = _tenant(slug)
     one = _open_project(tenant, pk)
@@ -652,7 +653,7 @@ class SettingsForm(forms.Form):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_tenant")
-def settings(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def settings(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Change the tenant's name and settings."""
     tenant = _tenant(slug)
     initial = {name: getattr(tenant, name) for name in ("name", *tenants.SETTINGS, *tenants.RETENTION)}
@@ -672,7 +673,7 @@ def settings(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_tenant")
-def export(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def export(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Say what an export has, and send it."""
     tenant = _tenant(slug)
     follows = [
@@ -680,7 +681,7 @@ def export(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
         "It has what the tenant’s people wrote. That you took it stands in the tenant’s audit trail.",
     ]
     ask = Ask(f"Export {tenant.name}", "Download", _page(tenant), tenant.name, follows=follows)
-    return answered(request, desk, ask, forms.Form(bound(request)), lambda _: tenants_archive(tenant))  # type: ignore[arg-type,return-value]
+    return answered(request, desk, ask, forms.Form(bound(request)), lambda _: tenants_archive(tenant))
 
 
 class EraseForm(TypedForm):
@@ -709,7 +710,7 @@ class EraseForm(TypedForm):
 
 @require_http_methods(_METHODS)
 @operator_page("gateway.view_tenant", "gateway.delete_tenant")
-def erase(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def erase(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Say what goes and what stays; once the slug is typed, erase the tenant for ever."""
     tenant = _tenant(slug)
     doomed = erasure.tenants_end(tenant)
@@ -743,7 +744,7 @@ def erase(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
 
 @require_http_methods(_METHODS)
 @operator_page(*viewing.NEEDS)
-def view(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
+def view(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     """Let the operator look at the tenant's pages as its owner sees them."""
     tenant = _tenant(slug)
 
@@ -755,7 +756,7 @@ def view(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
 
     follows = [
         "For half an hour you see its pages as its owner does, until you go back.",
-        "Nothing can be changed there, and chats, files and batches aren’t shown.",
+        "Nothing can be changed there, and what its people wrote isn’t shown: chats and files.",
         "That you looked stands in the tenant’s audit trail.",
     ]
     ask = Ask(f"See {tenant.name} as its owner", "See its pages", _page(tenant), tenant.name, follows=follows)

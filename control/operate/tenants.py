@@ -14,6 +14,7 @@ from django.contrib import messages
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
 from django.urls import reverse
@@ -227,7 +228,7 @@ class NewTenantForm(forms.Form):
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_page("gateway.add_tenant")
-def new_tenant(request: HttpRequest, desk: Desk) -> HttpResponse:
+def new_tenant(request: HttpRequest, desk: Desk) -> HttpResponseBase:
     """Ask for a new tenant, make it, and show the address by which its owner signs up."""
 
     def act(asked: dict[str, Any]) -> HttpResponse:

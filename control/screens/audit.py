@@ -139,6 +139,7 @@ _LABELS = {
     "rate_card": "price list",
     "exported": "exported",
 }
+_AS_ALWAYS = frozenset({"is_active", "state", "password"})  # of what is made
 _RATE = re.compile(r"(?P<cls>\w+) from (?P<least>\d+)")
 _PAGES = {  # what a target's kind leads to on the operator's side: by its id, or to a page of all
     "publicmodel": ("operate-model", True),
@@ -327,8 +328,27 @@ def _named(event: AuditEvent, *, for_operator: bool) -> str:
     if event.action == "sign_in.succeeded" or event.target_type == "ledgertransfer":
         return ""
     href = _page_of(event) if for_operator else ""
-    name = event.target or event.target_id
+    name = _name_of(event)
     return format_html('<a href="{}">{}</a>', href, name) if href else format_html("<strong>{}</strong>", name)
+
+
+def _name_of(event: AuditEvent) -> str:
+    """Return the object's name as of then, without the tenant's, which stands elsewhere in the line."""
+    before, after = _AROUND.get(event.target_type, ("", ""))
+    name = event.target or event.target_id
+    if before and before in name:
+        name = name.rpartition(before)[2]
+    return name.partition(after)[0] if after else name
+
+
+_AROUND = {  # what stands before and after the name in a row's text
+    "membership": ("", " in "),
+    "invitation": ("", " → "),
+    "signinlink": ("", " until "),
+    "project": (" · ", ""),
+    "wallet": (" · ", ""),
+    "subscription": (": ", ""),
+}
 
 
 def _page_of(event: AuditEvent) -> str:
@@ -382,7 +402,7 @@ def changes_of(event: AuditEvent, names: dict[tuple[type[Model], str], str] | No
         field = _field(word, name)
         old = _in_words(name, event.before[name], field, names or {}) if name in event.before and event.after else ""
         new = _in_words(name, value, field, names or {})
-        if event.action.endswith(".created") and new in ("none", "no"):
+        if event.action.endswith(".created") and (new in ("none", "no", _name_of(event)) or name in _AS_ALWAYS):
             continue
         found.append(Change(capitalised(_LABELS.get(name) or _label(name, field)), old, new))
     return found

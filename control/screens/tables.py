@@ -129,7 +129,7 @@ class Table:
         if column.kind == "name":
             return format_html('<th scope="row" class="name"{}>{}</th>', title, shown)
         label = "" if column.is_hidden else format_html(' data-label="{}"', column.title)
-        kind = "number" if column.kind in _NUMBERS else column.kind
+        kind = "number" if column.kind in _NUMBERS else "word" if column.kind == "state" else column.kind
         return format_html('<td class="{}"{}{}>{}</td>', kind, label, title, shown)
 
     def _button(self, button: Button) -> SafeString:

@@ -20,7 +20,9 @@ def browser_of(user):
 def operator(*groups):
     """Return an operator with these roles; without any a superuser."""
     if not groups:
-        return User.objects.filter(email="root@example.com").first() or User.objects.create_superuser("root@example.com")
+        return User.objects.filter(email="root@example.com").first() or User.objects.create_superuser(
+            "root@example.com"
+        )
     roles.ensure_roles()
     user = User.objects.create_user(f"{'-'.join(groups)}@example.com", is_staff=True)
     user.groups.set(Group.objects.filter(name__in=groups))

@@ -9,6 +9,7 @@ from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
+from django.contrib.auth.models import Permission
 from django.urls import reverse
 from django.utils import timezone
 
@@ -203,9 +204,7 @@ ACTS = {
 def test_a_role_is_shown_and_does_its_part_alone(acme, role):
     client = browser_of(operator(role))
     shown = "".join(text_of(client.get(page(tab))) for tab in TABS)
-    may = {
-        name for name, needed in ACTS.items() if role == "admin" or needed in (role, "viewer")
-    }  # fmt: skip
+    may = {name for name, needed in ACTS.items() if role == "admin" or needed in (role, "viewer")}
     for name in ACTS:
         answer = client.get(page(name))
         assert answer.status_code == (200 if name in may else 403), name
@@ -280,13 +279,20 @@ def test_credit_is_adjusted_and_never_below_what_is_free(root, acme):
 
 def test_a_paid_grant_is_refunded_and_another_voided(root, acme):
     paid = credits.grant(
-        wallet_id=wallet(acme).pk, amount=10 * MICRO, kind=CreditGrant.Kind.PAID, key="p", paid_amount=500, currency="EUR"
+        wallet_id=wallet(acme).pk,
+        amount=10 * MICRO,
+        kind=CreditGrant.Kind.PAID,
+        key="p",
+        paid_amount=500,
+        currency="EUR",
     )
     path = page("refund", paid.pk)
     assert "5.00 EUR" in text_of(root.get(path))
     missing = root.post(path, {"reason": "unhappy"})
     assert 'id="id_reference_error"' in text_of(missing)
-    assert "between 0 and" in text_of(root.post(path, {"reason": "r", "reference": "T1", "money": "501"}))
+    assert "Between 0 and the 500 that were paid" in text_of(
+        root.post(path, {"reason": "r", "reference": "T1", "money": "501"})
+    )
     done = text_of(root.post(path, {"reason": "unhappy", "reference": "T1"}, follow=True))
     assert "10 credits were taken out for 5.00 EUR (T1)." in done
     assert "Refunded" in done
@@ -343,8 +349,6 @@ def test_the_plan_is_changed_ended_and_chosen_again(root, acme):
 def test_who_may_only_change_plans_chooses_no_first_one(acme):
     client = browser_of(operator("billing"))
     plans.end(acme.tenant.pk, at_once=True)
-    from django.contrib.auth.models import Permission
-
     user = User.objects.get(email="billing@example.com")
     user.groups.get().permissions.remove(Permission.objects.get(codename="add_subscription"))
     assert client.get(page("plan")).status_code == 403
@@ -398,7 +402,7 @@ def test_a_key_is_made_shown_once_renamed_and_revoked(root, acme):
     shown = root.get(made.headers["location"])
     secret = re.search(r'<code id="secret">(sk-sluice-[^<]*)<', text_of(shown))[1]
     assert secret.endswith(key.last_four)
-    assert shown.headers["cache-control"] == "no-store"
+    assert "no-store" in shown.headers["cache-control"]
     assert secret not in text_of(root.get(made.headers["location"]))
     assert "0 of 5 credits a day" in text_of(root.get(page("keys")))
     wrong = text_of(root.post(path, {**asked, "networks": "nowhere"}))
@@ -503,7 +507,6 @@ def test_who_looks_reads_nothing_that_members_wrote(acme):
     client = browser_of(operator())
     client.post(page("view"))
     assert client.get("/chat/").status_code == 302
-    assert client.get(reverse("console-batches")).status_code == 404
     assert client.get(reverse("console-export")).status_code == 404
     assert client.get(reverse("console-account")).status_code == 403  # data for scripts, where nobody looks
     assert not AuditEvent.objects.unscoped().filter(action="tenant.exported").exists()
@@ -539,6 +542,6 @@ def test_looking_ends_by_going_back_by_time_and_with_what_it_needs(acme, monkeyp
 def test_no_page_lists_all_tenants_or_wallets(root, acme, other):
     for name in ("grant", "adjust", "plan", "invite", "key-new", "settings"):
         text = text_of(root.get(page(name)))
-        assert "<option" not in text or "Other" not in text, name
+        assert ">Other<" not in text, name
         assert "owner@other.example" not in text
     assert LedgerTransfer.objects.exists()
