@@ -141,6 +141,7 @@ _LABELS = {
 }
 _AS_ALWAYS = frozenset({"is_active", "state", "password"})  # of what is made
 _RATE = re.compile(r"(?P<cls>\w+) from (?P<least>\d+)")
+_UNIT = " credits for a million tokens"
 _PAGES = {  # what a target's kind leads to on the operator's side: by its id, or to a page of all
     "publicmodel": ("operate-model", True),
     "user": ("operate-person", True),
@@ -414,7 +415,7 @@ def _prices(event: AuditEvent) -> list[Change]:
     for name, value in event.after.items():
         if event.before.get(name) == value:
             continue
-        old = _price(name, event.before[name]) if name in event.before else ""
+        old = _price(name, event.before[name]).removesuffix(_UNIT) if name in event.before else ""
         found.append(Change(capitalised(_class_of(name)), old, _price(name, value)))
     return found
 
@@ -431,7 +432,7 @@ def _class_of(name: str) -> str:
 def _price(name: str, value: Any) -> str:
     if _RATE.fullmatch(name) is None:
         return _in_words(name, value, None, {})
-    return f"{format_credits(value, separator=',')} credits for a million tokens"
+    return format_credits(value, separator=",") + _UNIT
 
 
 def _field(word: str, name: str) -> Field[Any, Any] | None:

@@ -56,21 +56,16 @@ def test_of_prices_what_changed_is_told_with_its_class(terms):
     cards.publish(
         "own", {0: {"input": 2_500_000, "output": 8 * MICRO}}, effective_from=timezone.now() + timedelta(days=1)
     )
-    changes = told("prices.published")
-    assert "Input: 2 → 2.5 credits for a million tokens" in [
-        one.replace(" credits for a million tokens →", " →") for one in changes
-    ]
-    assert not [one for one in changes if one.startswith("Output")]
+    assert told("prices.published")[0] == "Input: 2 → 2.5 credits for a million tokens"
+    assert not [one for one in told("prices.published") if one.startswith("Output")]
 
 
 def test_ids_are_told_as_names_and_choices_as_words(acme):
     keys.create_key(tenant=acme.tenant, project=acme.project, name="ci", created_by=acme.owner)
     assert "Project: Default" in told("key.created")
     tenants.set_settings(tenant=acme.tenant, response_storage="forbidden", file_days=3)
-    assert told("tenant.changed") == [
-        "Stores responses: Where a request asks for it → Never",
-        "File days: none → 3",
-    ] or told("tenant.changed") == ["Stored responses: Where a request asks for it → Never", "Days of files: none → 3"]
+    told_of = ["Stored responses: Where a request asks for it → Never", "Days of files: none → 3"]
+    assert told("tenant.changed") == told_of
     tenants.deactivate_tenant(tenant=Tenant.objects.get(pk=acme.tenant.pk))
     event = last("tenant.changed")
     assert trail.phrase_of(event) == "suspended the tenant"
@@ -101,7 +96,7 @@ def test_filters_stand_in_the_address(acme, other):
     def found(**data):
         return {event.action for event in asked(**data).rows(events)}
 
-    assert found(action="credit") == {"credit.adjusted"}
+    assert found(action="credit") == {"credit.adjusted", "subscription.created", "wallet.created"}
     assert found(action="key.created") == {"key.created"}
     assert found(action="keys") == {"key.created"}
     assert found(object=str(acme.key.pk)) == {"key.created"}
