@@ -39,7 +39,7 @@ def filled(records: int, tenants: int) -> None:
     from billing.services.plans import ensure_default_plans
     from billing.services.wallets import ensure_operator_accounts
     from gateway.runtime.models import RefusalCount
-    from tenancy.models import APIKey, AuditEvent, Project, Tenant
+    from tenancy.models import APIKey, AuditEvent, Membership, Project, Tenant, User
 
     ensure_default_plans()
     ensure_operator_accounts()
@@ -77,6 +77,9 @@ def filled(records: int, tenants: int) -> None:
             APIKey, tenants, id=ids["key"], tenant_id=ids["tenant"], project_id=ids["project"], name="'key'",
             prefix="'sk-sluice-'", last_four="'abcd'", digest="md5(n::text)",
         )  # fmt: skip
+        people = identifier(7, "n")
+        rows(User, tenants, id=people, email="'boss' || n || '@x.example'", last_login=at)
+        rows(Membership, tenants, id=identifier(8, "n"), tenant_id=ids["tenant"], user_id=people, role="'owner'")
         rows(Wallet, tenants, id=ids["wallet"], tenant_id=ids["tenant"], posted="10000000000")
         rows(LedgerAccount, tenants, id=ids["own"], kind="'wallet'", wallet_id=ids["wallet"])
         rows(

@@ -27,7 +27,7 @@ from tests.control.operators import browser_of, operator, text_of
 from tests.gateway.post import sent_mail
 
 pytestmark = pytest.mark.django_db
-LONG = "Gesellschaft für die Vermessung der Gezeiten an der nördlichen Küste und auf den Inseln davor mbH & Co. KG in Gründung"
+LONG = "Gesellschaft für die Vermessung der Gezeiten an der Küste und auf den vorgelagerten Inseln mbH & Co. KG (2026)"
 
 
 @pytest.fixture
