@@ -188,7 +188,8 @@ def _tenants(mine: Sequence[Membership]) -> Any:
         html,
         ((reverse("operate-tenant", args=[one.tenant.slug]), one.tenant.name, one.role) for one in mine[:MOST_TENANTS]),
     )
-    return format_html("{} and {} more", shown, len(mine) - MOST_TENANTS) if mine[MOST_TENANTS:] else shown
+    more = f" and {len(mine) - MOST_TENANTS} more" if mine[MOST_TENANTS:] else ""
+    return format_html("<span>{}{}</span>", shown, more)
 
 
 def _roles() -> list[tuple[str, str]]:

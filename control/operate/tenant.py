@@ -593,12 +593,9 @@ def terms_in_words(version: PlanVersion) -> list[tuple[str, str]]:
     """Return a plan's terms: what each is of, and the figures."""
     found = [
         ("Requests", _rate(grouped(version.request_limit), version.request_period_s, grouped(version.request_burst))),
-        (
-            "Credits",
-            _rate(show_credits(version.credit_limit), version.credit_period_s, show_credits(version.credit_burst)),
-        ),
+        ("Credits", _rate(_exactly(version.credit_limit), version.credit_period_s, _exactly(version.credit_burst))),
         ("Requests at the same time", grouped(version.concurrency)),
-        ("Credits a month", format_credits(version.monthly_credits, separator=",")),
+        ("Credits a month", _exactly(version.monthly_credits)),
         ("Models", ", ".join(version.allowed_models) or "all, also those to come"),
         ("Adapters of its own", grouped(version.adapters)),
         ("Share of the engine", f"× {version.weight / 1000:g}"),
@@ -608,8 +605,12 @@ def terms_in_words(version: PlanVersion) -> list[tuple[str, str]]:
     if version.multiplier_bp != 10_000:
         found.append(("Prices", f"× {version.multiplier_bp / 10_000:g}"))
     if version.overage == PlanVersion.Overage.OVERDRAFT:
-        found.append(("Overdraft", f"{format_credits(version.overdraft_limit, separator=',')} credits"))
+        found.append(("Overdraft", f"{_exactly(version.overdraft_limit)} credits"))
     return found
+
+
+def _exactly(micro: int) -> str:
+    return format_credits(micro, separator=",")
 
 
 def _rate(number: str, seconds: int, burst: str) -> str:

@@ -96,6 +96,7 @@ _IN_CREDITS = frozenset(
 )
 _LABELS = {
     "is_active": "active",
+    "slug": "short name",
     "is_staff": "operator",
     "is_superuser": "may do everything",
     "is_ending": "ends with its month",
@@ -139,7 +140,7 @@ _LABELS = {
     "rate_card": "price list",
     "exported": "exported",
 }
-_AS_ALWAYS = frozenset({"is_active", "state", "password"})  # of what is made
+_AS_ALWAYS = frozenset({"name", "is_active", "state", "password"})  # of what is made: the line has the name
 _RATE = re.compile(r"(?P<cls>\w+) from (?P<least>\d+)")
 _UNIT = " credits for a million tokens"
 _PAGES = {  # what a target's kind leads to on the operator's side: by its id, or to a page of all
@@ -297,7 +298,7 @@ def _row(event: AuditEvent, names: dict[tuple[type[Model], str], str], *, for_op
     if not of_one and event.tenant is not None and event.target_type != "tenant":
         href = reverse("operate-tenant", args=[event.tenant.slug])
         what = format_html('{} of <a href="{}">{}</a>', what, href, event.tenant.name)
-    return Row([event.at, who, what, _told(changes_of(event, names))])
+    return Row([event.at, who, format_html("<span>{}</span>", what), _told(changes_of(event, names))])
 
 
 def capitalised(text: str) -> str:
@@ -386,7 +387,7 @@ def _told(changes: Sequence[Change]) -> SafeString:
     if len(changes) <= SHOWN_FIELDS:
         return first
     rest = changes[SHOWN_FIELDS:]
-    html = '{}<details class="twin"><summary>{} more</summary><ul class="changes">{}</ul></details>'
+    html = '<div>{}<details class="twin"><summary>{} more</summary><ul class="changes">{}</ul></details></div>'
     return format_html(html, first, len(rest), lines(rest))
 
 
