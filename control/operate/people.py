@@ -229,7 +229,7 @@ def person(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
         asked = trail.Asked(who=user.email)
         events = AuditEvent.objects.unscoped().filter(user=user).select_related("tenant").order_by("-pk")[:10]
         more = [Button("All of it", reverse("operate-audit") + asked.query())]
-        table = trail.audit_table(list(events), asked, for_operator=True, of_one=False)
+        table = trail.audit_table(list(events), trail.Asked(), for_operator=True, of_one=False)
         sections.append(Section("What they did last", table=table, buttons=more))
     context = desk.context(
         page="people", person=user, state=state_of(user), sections=sections, actions=_actions(desk, user)

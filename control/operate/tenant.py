@@ -137,7 +137,12 @@ class Subject:
         return [
             Tile("Available", amount(one.available, is_charge=False), overdraft, href),
             Tile("Held", amount(one.held), "for requests that run", href),
-            Tile("Expires next", amount(one.expiring), day(one.expires_at and one.expires_at.date(), "nothing"), href),
+            Tile(
+                "Expires next",
+                amount(one.expiring, is_charge=False),
+                day(one.expires_at and one.expires_at.date(), "nothing"),
+                href,
+            ),
         ]
 
     def plan_in_words(self) -> str:
@@ -434,7 +439,7 @@ def _grants(subject: Subject, wallet_id: UUID) -> Table:
     columns = [
         Column("Grant", "name"),
         Column("State", "state"),
-        Column("Given", "credits"),
+        Column("Given", "balance"),
         Column("Left", "balance"),
         Column("Expires", "time"),
         Column("From", "time"),
@@ -476,7 +481,7 @@ def _paid(grant: CreditGrant) -> str:
 
 
 def _source(grant: CreditGrant) -> str:
-    return "" if grant.source.startswith(("month:", "upgrade:")) else grant.source
+    return "" if grant.source.startswith(("month:", "upgrade:", "operator", "admin")) else grant.source
 
 
 def money(minor: int, currency: str) -> str:
