@@ -39,7 +39,7 @@ def filled(records: int, tenants: int) -> None:
     from billing.services.plans import ensure_default_plans
     from billing.services.wallets import ensure_operator_accounts
     from gateway.runtime.models import RefusalCount, RefusedRequest
-    from tenancy.models import APIKey, AuditEvent, Project, Tenant
+    from tenancy.models import APIKey, AuditEvent, Membership, Project, Tenant, User
 
     ensure_default_plans()
     ensure_operator_accounts()
@@ -77,6 +77,9 @@ def filled(records: int, tenants: int) -> None:
             APIKey, tenants, id=ids["key"], tenant_id=ids["tenant"], project_id=ids["project"], name="'key'",
             prefix="'sk-sluice-'", last_four="'abcd'", digest="md5(n::text)",
         )  # fmt: skip
+        people = identifier(7, "n")
+        rows(User, tenants, id=people, email="'boss' || n || '@x.example'", last_login=at)
+        rows(Membership, tenants, id=identifier(8, "n"), tenant_id=ids["tenant"], user_id=people, role="'owner'")
         rows(Wallet, tenants, id=ids["wallet"], tenant_id=ids["tenant"], posted="10000000000")
         rows(LedgerAccount, tenants, id=ids["own"], kind="'wallet'", wallet_id=ids["wallet"])
         rows(
@@ -182,6 +185,7 @@ def pages() -> list[tuple[str, str]]:
         ("new key of a tenant", f"{reverse('admin:gateway_apikey_add')}?tenant={last.tenant}"),
         ("choices of wallets", f"{choices}&term=tenant-77"),
     ]
+    found += operators(Tenant.objects.get(pk=last.tenant))
     newest = Tenant.objects.order_by("pk").first()  # the operator's own
     request = UsageRecord.objects.filter(tenant=newest.pk).values_list("request", flat=True).order_by("day").last()
     found += [
@@ -203,6 +207,28 @@ def pages() -> list[tuple[str, str]]:
         ("operator's refused request", reverse("operate-request", args=[kept.id])),
     ]
     return found
+
+
+def operators(tenant) -> list[tuple[str, str]]:
+    """Return the operator's pages at /operate/."""
+    from django.urls import reverse
+
+    from tenancy.models import User
+
+    tabs = ("people", "keys", "projects", "wallet", "limits", "audit", "grant", "suspend")
+    found = [
+        ("operate tenants", reverse("operate-tenants")),
+        ("operate tenants, found", f"{reverse('operate-tenants')}?q=tenant-77&plan=none"),
+        ("operate tenants, last page", f"{reverse('operate-tenants')}?after=tenant-9979"),
+        ("operate tenants as CSV", reverse("operate-tenants-csv")),
+        ("operate tenant", reverse("operate-tenant", args=[tenant.slug])),
+        *((f"operate tenant, {tab}", reverse(f"operate-tenant-{tab}", args=[tenant.slug])) for tab in tabs),
+        ("operate people", reverse("operate-people")),
+        ("operate person", reverse("operate-person", args=[User.objects.first().pk])),
+    ]
+    trail = reverse("operate-audit")
+    asked = ("", "?who=boss", "?action=keys", "?action=credit", "?object=4711", "?from=2026-11-01&to=2026-11-02")
+    return found + [(f"operate audit {query}", trail + query) for query in asked]
 
 
 def processor_ms(folder: Path) -> tuple[float, float]:

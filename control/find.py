@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 from django_scopes import scopes_disabled
 
 from base.ids import request_id_in
-from control.console.tenancy import Place, place_of
+from control.console.tenancy import Place, place_to_see
 from control.operate.base import Desk
 from control.screens.shell import Entry, entries_of
 from gateway.runtime.data_plane import live_of
@@ -53,7 +53,7 @@ def find(request: HttpRequest) -> HttpResponse:
         with scopes_disabled():
             groups = list(_of_operator(desk, text)) if text else []
     else:
-        place = place_of(request)
+        place = place_to_see(request)
         if place is None:
             raise Http404
         with place.entered(request):

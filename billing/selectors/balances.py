@@ -25,6 +25,7 @@ class Balance:
     available: int
     expiring: int
     expires_at: datetime | None
+    is_frozen: bool = False
 
 
 def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
@@ -49,4 +50,5 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
         available=free + wallet.overdraft_limit,
         expiring=sum(rest for _, end, rest in coming if end == first),
         expires_at=first,
+        is_frozen=wallet.state == Wallet.State.FROZEN,
     )

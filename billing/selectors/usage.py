@@ -146,6 +146,20 @@ def usage_by_day(
     ]
 
 
+def charges_by_day(tenants: Collection[UUID], first: date, last: date) -> dict[UUID, dict[date, int]]:
+    """Return the µcr that each of the tenants was charged per UTC day from `first` to `last`, both included; one
+    query.
+    """
+    rows = UsageRollup.objects.filter(
+        tenant__in=tenants, hour__gte=_midnight(first), hour__lt=_midnight(last + timedelta(days=1))
+    )
+    sums = rows.annotate(day=TruncDate("hour", tzinfo=UTC)).values_list("tenant", "day").annotate(sum=Sum("charge"))
+    found: dict[UUID, dict[date, int]] = {}
+    for tenant, day, charge in sums.order_by():
+        found.setdefault(tenant, {})[day] = int(charge)
+    return found
+
+
 def _midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 

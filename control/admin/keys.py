@@ -20,7 +20,7 @@ from billing.admin.base import named_in, state_mark, take_over
 from control import made_keys
 from control.admin.base import KeptAdmin
 from control.admin.choices import NamesField, models
-from control.console.key_forms import RestrictionsForm, limits_in_words
+from control.screens.key_forms import RestrictionsForm, limits_in_words
 from tenancy.models import APIKey, Project, User
 from tenancy.services import keys
 from tenancy.services.restrictions import LIMITS

@@ -46,6 +46,7 @@ from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch, BatchLine
 from gateway.conversations import Conversation
 from gateway.durable.models import KeptAnswer
+from gateway.runtime.epoch import FELT_AFTER
 from gateway.runtime.models import Observation, RefusedRequest, TaskState
 from routing.models import Adapter, PublicModel
 from tenancy.audit.trail import record
@@ -68,6 +69,7 @@ from tenancy.services.tenants import deactivate_tenant
 OPERATORS = Q(user__is_staff=True) | Q(user=None, api_key=None, actor__startswith="manage.py")
 """Events of the audit trail whose actor is no tenant's."""
 _DOMAIN = "@erased.invalid"
+LOOK_SECONDS = 0.5
 _SUMMED_TRIES, _SUMMED_SECONDS = 200, 0.05
 
 
@@ -172,6 +174,22 @@ def still_running(owner: Tenant | User) -> int:
     lines = BatchLine.objects.filter(batch__tenant=owner, state=BatchLine.State.RUNNING, claimed_until__gt=now)
     batches = every(Batch).filter(tenant=owner, worked_until__gt=now)
     return sum(rows.count() for rows in (Hold.objects.filter(tenant=owner.pk), answers, lines, batches))
+
+
+def wait_for_end(owner: Tenant | User, seconds: float) -> None:
+    """Wait until nothing of the owner's runs any more, nor can have been let in by a gateway that didn't know yet.
+
+    Raises ServiceError where something still runs after so many seconds.
+    """
+    began, name = time.monotonic(), owner.slug if isinstance(owner, Tenant) else owner.email
+    while (count := still_running(owner)) or time.monotonic() < began + FELT_AFTER:
+        if count and time.monotonic() >= began + seconds:
+            raise ServiceError(
+                "",
+                f"{count} requests, answers or batches of {name} still run or hold credit, and no new one is taken: "
+                "do this again when they have ended (`manage.py sweep` ends those of gateways that are gone)",
+            )
+        time.sleep(LOOK_SECONDS)
 
 
 def erase_tenant(tenant: Tenant) -> int:

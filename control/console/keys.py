@@ -15,8 +15,8 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from base.errors import ServiceError
 from control import made_keys
-from control.console.key_forms import KeyTermsForm, NewKeyForm, limits_in_words
 from control.console.tenancy import Place, tenant_page
+from control.screens.key_forms import KeyTermsForm, NewKeyForm, limits_in_words
 from tenancy.models import APIKey
 from tenancy.services import keys
 
@@ -71,7 +71,7 @@ def create(request: HttpRequest, place: Place) -> HttpResponse:
     """Ask for a new key, or make it and go on to the page that shows its secret."""
     if not place.access.may("keys"):
         raise Http404
-    form = NewKeyForm(request.POST if request.method == "POST" else None, place=place)
+    form = NewKeyForm(request.POST if request.method == "POST" else None, access=place.access)
     if request.method == "POST" and form.is_valid():
         asked = form.cleaned_data
         try:
@@ -109,7 +109,7 @@ def made(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
 def change(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
     """Show what a key may do and take, and change it."""
     key = _own_key(place, pk)
-    form = KeyTermsForm(request.POST if request.method == "POST" else None, place=place, key=key)
+    form = KeyTermsForm(request.POST if request.method == "POST" else None, access=place.access, key=key)
     if request.method == "POST" and form.is_valid():
         try:
             keys.change_key(

@@ -25,6 +25,7 @@ from base.units import format_credits
 from billing.selectors.balances import balance_of
 from control.belongings.download import tenants_archive
 from control.screens.figures import show_credits
+from control.screens.viewing import access_of_viewer
 from gateway.http.access import note_caller
 from tenancy.models import Tenant, User
 from tenancy.services import tenants
@@ -93,7 +94,9 @@ def tenant_page(view: View[P]) -> Callable[..., HttpResponseBase]:
     @login_required
     @wraps(view)
     def inner(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
-        place = place_of(request)
+        place = place_to_see(request)
+        if place is not None and place.access.is_viewer and request.method not in ("GET", "HEAD"):
+            return render(request, "console/only_looking.html", place.context(), status=403)
         if place is None and request.user.is_staff:
             return redirect("operate-now")
         if place is None:
@@ -140,6 +143,14 @@ def place_of(request: HttpRequest) -> Place | None:
             raise Http404
         return None
     return Place(found, tuple(access for access in mine if access is not found))
+
+
+def place_to_see(request: HttpRequest) -> Place | None:
+    """Return the Place of a page: of an operator who looks at a tenant that tenant's, else `place_of`."""
+    access = access_of_viewer(request)
+    if access is not None and request.GET.get("tenant") in (None, access.tenant.slug):
+        return Place(access, ())
+    return place_of(request)
 
 
 _KEPT = {

@@ -18,13 +18,13 @@ from billing.models import UsageRecord
 from billing.selectors.usage import UsageSum, recent_usage, usage_by_day
 from control.console.catalogue import active_subscription
 from control.console.chat import next_grant
-from control.console.key_forms import NewKeyForm
 from control.console.keys import KeyLine, key_lines
 from control.console.period import DAYS, MEASURES, Asked, asked_of
 from control.console.refusals import error_rate, refusals_of
 from control.console.tenancy import Place, tenant_page
 from control.screens.charts import Chart, stacked
 from control.screens.figures import cell, grouped, short, show_charge, show_credits
+from control.screens.key_forms import NewKeyForm
 
 RECENT = 25
 
@@ -63,7 +63,7 @@ def usage(request: HttpRequest, place: Place) -> HttpResponse:
         older=older,
         newest=asked.query(before=None),
         lines=lines,
-        form=NewKeyForm(place=place),
+        form=NewKeyForm(access=place.access),
         base_url=request.build_absolute_uri("/v1"),
     )
     return render(request, "console/usage.html", context)

@@ -84,7 +84,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table with its name, and what stands in its place while it is empty. The links of a pager are addresses."""
+    """A table with its name, and what stands in its place while it is empty. The links of a pager are addresses, with
+    `words` for them: what comes before and after in this order.
+    """
 
     name: str
     columns: Sequence[Column]
@@ -92,6 +94,7 @@ class Table:
     empty: str = "None."
     newer: str = ""
     older: str = ""
+    words: tuple[str, str] = ("Newer", "Older")
     note: str = ""
     id: str = ""
     csrf: str = field(default="", repr=False)  # for rows with forms: django.middleware.csrf.get_token(request)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -19,12 +18,9 @@ from base.database.connections import without_limits
 from base.errors import ServiceError
 from control.belongings import erasure, export
 from control.belongings.traces import Words, still_written
-from gateway.runtime.epoch import FELT_AFTER
 from operation.backup.archive import place
 from operation.serve.processes import stopped_by_exit
 from tenancy.models import Tenant, User
-
-LOOK_SECONDS = 0.5
 
 
 def add_verbs(verbs: Any, noun: str, metavar: str) -> None:
@@ -64,7 +60,7 @@ def tenants_verb(command: BaseCommand, options: dict[str, Any]) -> None:
     _ask(command, doomed, tenant.slug, options)
     name, slug = tenant.name, tenant.slug
     erasure.end_tenant(tenant)
-    _wait(tenant, slug, options["wait"])
+    _wait(tenant, options["wait"])
     _do(lambda: erasure.erase_tenant(tenant))
     _tell_end(command, slug, Words([name, slug]))
 
@@ -88,7 +84,7 @@ def peoples_verb(command: BaseCommand, options: dict[str, Any]) -> None:
     words = Words([email, *([user.name] if user is not None and " " in user.name else [])])
     if user is not None:
         erasure.end_person(user)
-        _wait(user, email, options["wait"])
+        _wait(user, options["wait"])
     _do(lambda: erasure.erase_person(email))
     _tell_end(command, email, words)
 
@@ -118,16 +114,12 @@ def _ask(command: BaseCommand, doomed: erasure.Doomed, name: str, options: dict[
         raise CommandError("nothing was erased: that was another name")
 
 
-def _wait(owner: Tenant | User, name: str, seconds: float) -> None:
-    """Wait until nothing of the owner's runs any more, nor can have been let in by a gateway that didn't know yet."""
-    began = time.monotonic()
-    while (count := erasure.still_running(owner)) or time.monotonic() < began + FELT_AFTER:
-        if count and time.monotonic() >= began + seconds:
-            raise CommandError(
-                f"{count} requests, answers or batches of {name} still run or hold credit, and no new one is taken: "
-                "run this again when they have ended (`manage.py sweep` ends those of gateways that are gone)"
-            )
-        time.sleep(LOOK_SECONDS)
+def _wait(owner: Tenant | User, seconds: float) -> None:
+    """Wait until nothing of the owner's runs any more."""
+    try:
+        erasure.wait_for_end(owner, seconds)
+    except ServiceError as error:
+        raise CommandError(error.message) from error
 
 
 def _do(erase: Callable[[], object]) -> None:

@@ -65,6 +65,24 @@ def asked_by(request: HttpRequest, request_id: UUID) -> Iterator[None]:
         _origin.reset(token)
 
 
+_reason: ContextVar[str] = ContextVar("sluice_reason", default="")
+
+
+@contextmanager
+def because(reason: str) -> Iterator[None]:
+    """Within the context, recorded events have the `reason` that somebody gave for the change."""
+    token = _reason.set(reason)
+    try:
+        yield
+    finally:
+        _reason.reset(token)
+
+
+def reason_given() -> str:
+    """Return the reason that was given for the present change; empty without one."""
+    return _reason.get()
+
+
 def _command() -> str:
     name = Path(sys.argv[0]).name
     return f"manage.py {sys.argv[1]}" if name == "manage.py" and len(sys.argv) > 1 else name or "python"

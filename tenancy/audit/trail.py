@@ -52,10 +52,13 @@ def record(
 ) -> AuditEvent:
     """Write an event: `action` on `target`, with the current origin, in the open transaction.
 
-    `user` is who did it when nobody is signed in yet. Values of `before` and `after` are kept as JSON shows them.
+    `user` is who did it when nobody is signed in yet. `after` also has the reason that was given (`origin.because`).
+    Values of `before` and `after` are kept as JSON shows them.
     """
     at = origin.current()
     who = user or at.user
+    if reason := origin.reason_given():
+        after = {**(after or {}), "reason": reason}
     event = AuditEvent(
         tenant_id=tenant,
         user=who,

@@ -27,6 +27,7 @@ CAPABILITIES = {
     "audit": frozenset({Role.OWNER, Role.ADMIN, KEY}),
     "export": frozenset({Role.OWNER}),  # everything that the tenant has, what its members asked included
 }
+_WRITTEN_BY_MEMBERS = frozenset({"chat", "batches", "export"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Access:
     user: User | None = None
     key: APIKey | None = None
     admin_key: AdminAPIKey | None = None
+    is_viewer: bool = False  # an operator who only looks: what members wrote stays hidden
 
     def keys(self) -> QuerySet[APIKey]:
         """Return the tenant's keys that may be seen: a key sees those of its own project."""
@@ -60,7 +62,7 @@ class Access:
 
     def may(self, capability: str) -> bool:
         """Return whether this role has `capability`, one of CAPABILITIES."""
-        return self.role in CAPABILITIES[capability]
+        return self.role in CAPABILITIES[capability] and not (self.is_viewer and capability in _WRITTEN_BY_MEMBERS)
 
     def may_give_scopes(self, scopes: Collection[str]) -> bool:
         """Return whether a key with these scopes may be made: nobody makes one that may do more than they."""

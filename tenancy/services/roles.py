@@ -8,6 +8,7 @@ from django.contrib.auth.models import Group, Permission
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
+from base.errors import RoleError, ServiceError
 from tenancy.models import User
 
 APPS = ("gateway", "billing", "routing")
@@ -69,6 +70,71 @@ def groups_of(user: User) -> QuerySet[Group]:
     """Return the groups that `user` may give: those whose permissions they all have."""
     every = list(Group.objects.order_by("name"))
     return Group.objects.filter(pk__in=[group.pk for group in every if may_give(user, [group])]).order_by("name")
+
+
+@transaction.atomic
+def make_person(
+    *, by: User, email: str, name: str = "", is_operator: bool = False, groups: Iterable[Group] = ()
+) -> User:
+    """Return a new user without a password, whose address `by` vouches for: they sign in by link, or set one by reset.
+
+    Raises ServiceError naming the field that is wrong, RoleError for roles that `by` may not give.
+    """
+    email = email.strip().lower()
+    if User.objects.filter(email=email).exists():
+        raise ServiceError("email", "Another user has this address.")
+    user = User.objects.create_user(email, name=name.strip())
+    if is_operator:
+        set_role(user=user, by=by, is_operator=True, groups=groups)
+    return user
+
+
+@transaction.atomic
+def set_role(
+    *, user: User, by: User, is_operator: bool, groups: Iterable[Group] = (), may_all: bool | None = None
+) -> None:
+    """Make `user` an operator with these roles, or none; `may_all` makes a superuser, or ends that; None leaves it.
+
+    Raises RoleError where `by` would give what they lack, or change somebody who may do more; ServiceError for an end
+    of one's own.
+    """
+    _require_rank(user, by)
+    chosen = list(groups) if is_operator else []
+    if not may_give(by, chosen):
+        raise RoleError("groups", "You can't give a role that may do more than you.")
+    if may_all is not None and may_all != user.is_superuser and not by.is_superuser:
+        raise RoleError("may_all", "Only superusers make superusers.")
+    if user == by and (not is_operator or (by.is_superuser and may_all is False)):
+        raise ServiceError("", "You can't take this from yourself: ask another operator.")
+    user.is_staff = is_operator
+    if may_all is not None:
+        user.is_superuser = may_all and is_operator
+    user.save(update_fields=["is_staff", "is_superuser"])
+    if set(user.groups.all()) != set(chosen):
+        user.groups.set(chosen)
+
+
+@transaction.atomic
+def set_active(*, user: User, by: User, is_active: bool) -> None:
+    """Deactivate a person, whose sessions and links end with their next request, or activate them again."""
+    _require_rank(user, by)
+    if user == by:
+        raise ServiceError("", "You can't deactivate yourself: ask another operator.")
+    user.is_active = is_active
+    user.save(update_fields=["is_active"])
+
+
+@transaction.atomic
+def rename_person(*, user: User, by: User, name: str) -> None:
+    """Give a person another name."""
+    _require_rank(user, by)
+    user.name = name.strip()
+    user.save(update_fields=["name"])
+
+
+def _require_rank(user: User, by: User) -> None:
+    if outranks(user, by):
+        raise RoleError("", f"{user.email} may do more than you: ask an operator who may do as much.")
 
 
 def _labels(permissions: QuerySet[Permission]) -> set[str]:

@@ -44,9 +44,7 @@ def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTe
     """Create a tenant with a project "Default", wallet, subscription to `plan` with its first month's credit, and an
     invitation for its owner. Raises ServiceError naming the field that is wrong.
     """
-    name, slug = name.strip(), slug.strip().lower()
-    if not name or len(name) > 120:
-        raise ServiceError("name", "A tenant needs a name of at most 120 characters.")
+    name, slug = _checked_name(name), slug.strip().lower()
     if slugify(slug) != slug or not 0 < len(slug) <= 60:
         raise ServiceError("slug", "Use small letters, digits and hyphens, at most 60 of them.")
     if Tenant.objects.filter(slug=slug).exists():
@@ -60,6 +58,22 @@ def create_tenant(*, name: str, slug: str, owner_email: str, plan: str) -> NewTe
     subscription = plans.subscribe(tenant_id=tenant.id, plan_slug=plan)
     invitation, address = members.invite_member(tenant=tenant, email=owner_email, role=Membership.Role.OWNER)
     return NewTenant(tenant, project, wallet, subscription, invitation, address)
+
+
+def _checked_name(name: str) -> str:
+    name = name.strip()
+    if not name or len(name) > 120:
+        raise ServiceError("name", "A tenant needs a name of at most 120 characters.")
+    return name
+
+
+@transaction.atomic
+def rename_tenant(*, tenant: Tenant, name: str) -> Tenant:
+    """Return the tenant by another name; its slug stays."""
+    mine = Tenant.objects.select_for_update(no_key=True).get(id=tenant.id)
+    mine.name = _checked_name(name)
+    mine.save(update_fields=["name"])
+    return mine
 
 
 @transaction.atomic

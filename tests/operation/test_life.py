@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def home(settings, tmp_path, monkeypatch):
     settings.SLUICE_HOME = tmp_path
-    monkeypatch.setattr(life, "FELT_AFTER", 0.0)
+    monkeypatch.setattr(life.erasure, "FELT_AFTER", 0.0)
     return tmp_path
 
 
@@ -170,9 +170,9 @@ def test_a_request_that_a_gateway_let_in_late_is_waited_for(acme, monkeypatch):
 
     monkeypatch.setattr(life.erasure, "still_running", running)
     clock = SimpleNamespace(monotonic=lambda: seconds[0], sleep=lambda more: seconds.append(seconds.pop() + more))
-    monkeypatch.setattr(life, "time", clock)
-    monkeypatch.setattr(life, "FELT_AFTER", epoch.FELT_AFTER)
-    life._wait(acme.tenant, "acme", 60)
+    monkeypatch.setattr(life.erasure, "time", clock)
+    monkeypatch.setattr(life.erasure, "FELT_AFTER", epoch.FELT_AFTER)
+    life.erasure.wait_for_end(acme.tenant, 60)
     assert looks[-1] == 4.0
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from control.console.key_forms import KeyTermsForm
+from control.screens.key_forms import KeyTermsForm
 from gateway.runtime.principals import load_by_key
 from tenancy.models import AdminAPIKey, APIKey, Membership
 from tenancy.services import admin_keys, keys

@@ -1,4 +1,4 @@
-"""The forms in which a tenant says what an API key may do and take."""
+"""The forms that say what an API key may do and take, for a tenant's people and for operators."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from base.errors import ServiceError
 from base.units import format_credits, parse_credits
 from billing.models import Subscription
 from billing.services.budgets import spent_of
-from control.console.tenancy import Place
 from routing.catalogue import models_in_use
 from routing.services.catalogue import models_seen
 from tenancy.models import APIKey, Project
+from tenancy.services.access import Access
 from tenancy.services.restrictions import LIMITS, Limit, Restrictions
 from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
 
@@ -103,13 +103,13 @@ class KeyTermsForm(RestrictionsForm):
     )
     seen = forms.CharField(required=False, max_length=16, widget=forms.HiddenInput)
 
-    def __init__(self, data: Any = None, *, place: Place, key: APIKey | None = None) -> None:
+    def __init__(self, data: Any = None, *, access: Access, key: APIKey | None = None) -> None:
         initial = {} if key is None else _initial(key)
         super().__init__(data, initial=initial | {"seen": _stamp(initial)})
         self.label_suffix = ""
         self.key = key
-        self.may_manage = place.access.may_give_scopes([MANAGEMENT])
-        names = set(_models_of(place, key)) | set(() if key is None else key.allowed_models)
+        self.may_manage = access.may_give_scopes([MANAGEMENT])
+        names = set(_models_of(access, key)) | set(() if key is None else key.allowed_models)
         self.fields["allowed_models"].choices = [(name, name) for name in sorted(names)]  # type: ignore[attr-defined]
 
     @property
@@ -172,9 +172,9 @@ class NewKeyForm(KeyTermsForm):
 
     project = forms.ChoiceField()
 
-    def __init__(self, data: Any = None, *, place: Place) -> None:
-        super().__init__(data, place=place)
-        found = Project.objects.of(place.tenant).filter(is_active=True).order_by("created_at", "id")
+    def __init__(self, data: Any = None, *, access: Access) -> None:
+        super().__init__(data, access=access)
+        found = Project.objects.of(access.tenant).filter(is_active=True).order_by("created_at", "id")
         self.projects = {str(project.id): project for project in found}
         self.fields["project"].choices = [(key, project.name) for key, project in self.projects.items()]  # type: ignore[attr-defined]
 
@@ -221,11 +221,11 @@ def _initial(key: APIKey) -> dict[str, Any]:
     }
 
 
-def _models_of(place: Place, key: APIKey | None) -> list[str]:
+def _models_of(access: Access, key: APIKey | None) -> list[str]:
     """Return the names of the models that the tenant's plan has, of its own those that the key's project may use."""
-    active = Subscription.objects.filter(tenant=place.tenant, state=Subscription.State.ACTIVE)
+    active = Subscription.objects.filter(tenant=access.tenant, state=Subscription.State.ACTIVE)
     allowed, adapters = active.values_list("version__allowed_models", "version__adapters").first() or ([], 0)
     project = None if key is None else key.project_id
-    seen = models_seen(place.tenant.id if adapters else None, project).filter(id__in=models_in_use())
+    seen = models_seen(access.tenant.id if adapters else None, project).filter(id__in=models_in_use())
     models: list[tuple[str, UUID | None]] = list(seen.values_list("name", "tenant"))
     return [name for name, owner in models if not allowed or owner is not None or name in allowed]

@@ -1,0 +1,251 @@
+"""All tenants: found, filtered, made, and as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.db import transaction
+from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
+from django.shortcuts import redirect, render
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_safe
+
+from base.units import format_credits
+from billing.models import Plan, Subscription, Wallet
+from billing.selectors.usage import charges_by_day
+from control.operate.asks import Ask, answered, bound, to_copy
+from control.operate.base import Desk, operator_page
+from control.screens.charts import spark
+from control.screens.figures import cell
+from control.screens.tables import Cell, Column, Row, State, Table
+from tenancy.models import Tenant
+from tenancy.services import members, tenants
+
+PAGE = 50
+DAYS = 30
+STATES = {"active": "Active", "suspended": "Suspended", "frozen": "Wallet frozen", "erased": "Erased"}
+NO_PLAN = "none"
+_IN_CSV = 500  # tenants that are read at once
+_COLUMNS = [
+    Column("Tenant", "name"),
+    Column("State", "state"),
+    Column("Plan", "text"),
+    Column("Available", "balance"),
+    Column(f"Charged, {DAYS} days", "credits"),
+    Column("By day", "text"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The filters of the list, as its address has them; `after` and `before` are the slugs that pages begin behind."""
+
+    q: str = ""
+    state: str = ""
+    plan: str = ""
+    after: str = ""
+    before: str = ""
+
+    @classmethod
+    def of(cls, data: QueryDict) -> Asked:
+        """Read the address; what makes no sense counts as not given."""
+        given = {name: data.get(name, "").replace("\0", "").strip()[:120] for name in cls.__slots__}
+        return cls(**given | {"state": given["state"] if given["state"] in STATES else ""})
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether only some of the tenants are asked for."""
+        return bool(self.q or self.state or self.plan)
+
+    def query(self, **changes: str) -> str:
+        """Return the address's query with `changes`."""
+        one = replace(self, **changes)
+        given = {name: getattr(one, name) for name in self.__slots__}
+        return "?" + urlencode({name: value for name, value in given.items() if value})
+
+    def rows(self) -> QuerySet[Tenant]:
+        """Return the tenants that match by name, each with plan, available credit and the wallet's state."""
+        active = Subscription.objects.filter(tenant=OuterRef("pk"), state=Subscription.State.ACTIVE)
+        wallet = Wallet.objects.filter(tenant=OuterRef("pk"), name="main")
+        rows = Tenant.objects.order_by("name", "slug")
+        if self.q:
+            rows = rows.filter(Q(name__icontains=self.q) | Q(slug__icontains=self.q.lower()))
+        if self.state == "frozen":
+            rows = rows.filter(Exists(wallet.filter(state=Wallet.State.FROZEN)))
+        elif self.state:
+            rows = rows.filter(is_active=self.state == "active", erased_at__isnull=self.state != "erased")
+        if self.plan == NO_PLAN:
+            rows = rows.filter(~Exists(active))
+        elif self.plan:
+            rows = rows.filter(Exists(active.filter(version__plan__slug=self.plan)))
+        return rows.annotate(
+            plan_name=Subquery(active.values("version__plan__name")[:1]),
+            available=Subquery(wallet.values(sum=F("posted") - F("held") + F("overdraft_limit"))[:1]),
+            wallet_state=Subquery(wallet.values("state")[:1]),
+        )
+
+    def page(self) -> tuple[list[Any], str, str]:
+        """Return a page of tenants, and the queries of the pages before and after it."""
+        rows, edge = self.rows(), self.after or self.before
+        name = Tenant.objects.filter(slug=edge).values_list("name", flat=True).first() if edge else None
+        is_back = bool(self.before and name is not None)
+        if is_back:
+            rows = rows.filter(Q(name__lt=name) | Q(name=name, slug__lt=edge)).order_by("-name", "-slug")
+        elif name is not None:
+            rows = rows.filter(Q(name__gt=name) | Q(name=name, slug__gt=edge))
+        found = list(rows[: PAGE + 1])
+        is_more, found = len(found) > PAGE, found[:PAGE]
+        if is_back:
+            found.reverse()
+        if not found:
+            return [], "", ""
+        is_first, is_last = (not is_more, False) if is_back else (name is None, not is_more)
+        previous = "" if is_first else self.query(before=found[0].slug, after="")
+        following = "" if is_last else self.query(after=found[-1].slug, before="")
+        return found, previous, following
+
+
+@require_safe
+@operator_page("gateway.view_tenant")
+def tenant_list(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """Show the tenants by name."""
+    asked = Asked.of(request.GET)
+    found, previous, following = asked.page()
+    empty = "No tenant matches these filters." if asked.is_filtered else "There is no tenant yet: make the first one."
+    table = Table(
+        "Tenants", _COLUMNS, _rows(desk, found), empty, previous, following, words=("Previous", "Next"), id="tenants"
+    )
+    context = desk.context(
+        page="tenants",
+        asked=asked,
+        table=table,
+        states=STATES.items(),
+        plans=list(Plan.objects.order_by("name").values_list("slug", "name")),
+        no_plan=NO_PLAN,
+        export=reverse("operate-tenants-csv") + asked.query(after="", before=""),
+        may_make=desk.may("gateway.add_tenant"),
+    )
+    return render(request, "operate/tenants.html", context)
+
+
+def _rows(desk: Desk, found: Sequence[Any]) -> list[Row]:
+    today = timezone.now().date()
+    first = today - timedelta(days=DAYS - 1)
+    charges = charges_by_day([one.pk for one in found], first, today) if desk.may("billing.view_usagerecord") else {}
+    sees_credit = desk.may("billing.view_wallet")
+    rows = []
+    for one in found:
+        days = charges.get(one.pk, {})
+        points = (
+            spark([days.get(first + timedelta(days=number), 0) for number in range(DAYS)]) if any(days.values()) else ""
+        )
+        rows.append(
+            Row(
+                [
+                    Cell(one.name, reverse("operate-tenant", args=[one.slug]), detail=one.slug),
+                    state_of(one, is_frozen=one.wallet_state == Wallet.State.FROZEN),
+                    one.plan_name or "–",
+                    one.available if sees_credit else None,
+                    sum(days.values()) if charges else None,
+                    render_to_string("components/spark.html", {"points": points}) if points else "",
+                ],
+                is_over=not one.is_active,
+            )
+        )
+    return rows
+
+
+def state_of(tenant: Tenant, *, is_frozen: bool = False) -> State:
+    """Return a tenant's state in a word."""
+    if tenant.erased_at is not None:
+        return State("Erased")
+    if not tenant.is_active:
+        return State("Suspended", "bad")
+    return State("Wallet frozen", "warn") if is_frozen else State("Active", "good")
+
+
+@require_safe
+@operator_page("gateway.view_tenant", "billing.view_wallet", "billing.view_usagerecord")
+def tenants_csv(request: HttpRequest, desk: Desk) -> HttpResponse:
+    """Answer with all tenants that match the filters; credits are exact."""
+    response = HttpResponse(content_type="text/csv; charset=utf-8")
+    response.headers["Content-Disposition"] = f'attachment; filename="tenants-{timezone.now():%Y-%m-%d}.csv"'
+    out = csv.writer(response)
+    out.writerow(["slug", "name", "state", "plan", "available_credits", f"charged_{DAYS}_days_credits", "created"])
+    today = timezone.now().date()
+    for some in _in_chunks(Asked.of(request.GET)):
+        charges = charges_by_day([one.pk for one in some], today - timedelta(days=DAYS - 1), today)
+        for one in some:
+            state = state_of(one, is_frozen=one.wallet_state == Wallet.State.FROZEN).word.lower()
+            charge = format_credits(sum(charges.get(one.pk, {}).values()))
+            available = "" if one.available is None else format_credits(one.available)
+            plan = cell(one.plan_name or "")
+            out.writerow([one.slug, cell(one.name), state, plan, available, charge, f"{one.created_at:%Y-%m-%d}"])
+    return response
+
+
+def _in_chunks(asked: Asked) -> Iterator[list[Any]]:
+    rows, last = asked.rows(), None
+    while True:
+        after = rows if last is None else rows.filter(Q(name__gt=last.name) | Q(name=last.name, slug__gt=last.slug))
+        found = list(after[:_IN_CSV])
+        if found:
+            yield found
+        if len(found) < _IN_CSV:
+            return
+        last = found[-1]
+
+
+class NewTenantForm(forms.Form):
+    """A new tenant, its plan and its owner."""
+
+    name = forms.CharField(max_length=120, help_text="As people know it.")
+    slug = forms.CharField(
+        label="Short name",
+        max_length=60,
+        widget=forms.TextInput(attrs={"autocapitalize": "none", "spellcheck": "false"}),
+        help_text="For addresses and commands: small letters, digits and hyphens. It stays as it is.",
+    )
+    plan = forms.ChoiceField(help_text="Its first month’s credit is granted at once.")
+    owner_email = forms.EmailField(label="Owner’s address", help_text="Gets an invitation by mail, good for 14 days.")
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        offered = Plan.objects.filter(is_offered=True, versions__isnull=False).order_by("name").distinct()
+        self.fields["plan"].choices = list(offered.values_list("slug", "name"))  # type: ignore[attr-defined]
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@operator_page("gateway.add_tenant")
+def new_tenant(request: HttpRequest, desk: Desk) -> HttpResponseBase:
+    """Ask for a new tenant, make it, and show the address by which its owner signs up."""
+
+    def act(asked: dict[str, Any]) -> HttpResponse:
+        with transaction.atomic():
+            made = tenants.create_tenant(**asked)
+            members.send_invitation(invitation=made.invitation, address=made.invitation_address)
+        messages.success(request, f"{made.tenant.name} is made.")
+        messages.info(
+            request, to_copy(f"The invitation of {made.invitation.email}, also sent by mail:", made.invitation_address)
+        )
+        return redirect("operate-tenant", made.tenant.slug)
+
+    ask = Ask(
+        "New tenant",
+        "Make the tenant",
+        reverse("operate-tenants"),
+        "Tenants",
+        follows=["It comes with a project, a wallet and its plan’s credit, and an invitation for its owner."],
+    )
+    return answered(request, desk, ask, NewTenantForm(bound(request)), act, email="owner_email")
