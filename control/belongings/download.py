@@ -1,4 +1,4 @@
-"""An export as the body of an answer, made while it is sent: at most one at a time for each tenant in this process."""
+"""A long body of an answer, made while it is sent: at most one at a time for each owner in this process."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _turns: WeakValueDictionary[UUID, asyncio.Lock] = WeakValueDictionary()
 
 def tenants_archive(tenant: Tenant) -> StreamingHttpResponse:
     """Return the answer with everything of `tenant`, which stands in the audit trail from now on."""
-    response = StreamingHttpResponse(_sent(tenant.pk, export.of_tenant(tenant)), content_type=CONTENT_TYPE)
+    response = StreamingHttpResponse(sent(tenant.pk, export.of_tenant(tenant)), content_type=CONTENT_TYPE)
     name = f"{tenant.slug}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.zip"
     response.headers["Content-Disposition"] = content_disposition_header(True, name)
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
-async def _sent(tenant: UUID, pieces: Generator[bytes]) -> AsyncIterator[bytes]:
-    """Make the archive on a thread of its own, no further ahead than the client reads; another one waits for it."""
-    turn = _turns.setdefault(tenant, asyncio.Lock())
+async def sent(owner: UUID, pieces: Generator[bytes]) -> AsyncIterator[bytes]:
+    """Make the pieces on a thread of its own, no further ahead than the client reads; the owner's next body waits."""
+    turn = _turns.setdefault(owner, asyncio.Lock())
     async with turn:
         threads = DatabaseThreads(1)
         try:
