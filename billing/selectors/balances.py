@@ -56,7 +56,9 @@ def grants_of(wallet: UUID, limit: int) -> list[CreditGrant]:
     live = CreditGrant.objects.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now_in_query()), wallet=wallet)
     live = live.filter(remaining__gt=0, voided_at=None)
     paid_last = Case(When(kind=CreditGrant.Kind.PAID, then=1), default=0)
-    return list(live.order_by("priority", F("expires_at").asc(nulls_last=True), paid_last, "effective_at", "id")[:limit])
+    return list(
+        live.order_by("priority", F("expires_at").asc(nulls_last=True), paid_last, "effective_at", "id")[:limit]
+    )
 
 
 def coming_grants_of(wallet: UUID, limit: int) -> list[ScheduledGrant]:

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import Sum
+from django.db.models import Count, Sum
 from django.db.models.functions import TruncDate, TruncDay, TruncHour, TruncMonth
 
 from base.ids import day_of, first_at
@@ -31,6 +31,7 @@ class UsageSum:
 
 
 _GROUPS = ("model", "api_key", "project")
+_SHORT = timedelta(minutes=10, seconds=5)
 _SUMS = ("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge")
 
 
@@ -182,6 +183,22 @@ def recent_usage(
     if model:
         rows = rows.filter(model=model)
     return list(rows.order_by("-day", "-request")[:limit])
+
+
+def used_since(tenant: UUID, moment: datetime) -> tuple[int, int]:
+    """Return how many requests the tenant has made since `moment`, and what they cost in µcr.
+
+    From records where that is within the last ten minutes, else from the sums of the hours since.
+    """
+    if datetime.now(tz=UTC) - moment > _SHORT:
+        hour = moment.replace(minute=0, second=0, microsecond=0)
+        rows: Any = UsageRollup.objects.filter(tenant=tenant, hour__gte=hour)
+        found = rows.aggregate(requests=Sum("requests"), charge=Sum("charge"))
+    else:
+        first = first_at(moment)
+        rows = UsageRecord.objects.latest_revisions().filter(tenant=tenant, day__gte=day_of(first), request__gte=first)
+        found = rows.aggregate(requests=Count("id"), charge=Sum("charge"))
+    return int(found["requests"] or 0), int(found["charge"] or 0)
 
 
 def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:

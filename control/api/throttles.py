@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
 
+from base.errors import ServiceError
 from gateway.http.bounds import client_network
 from tenancy.services.access import Access
 
@@ -63,3 +67,10 @@ class InvitationThrottle(SettingThrottle):
     def ident_of(self, request: Request) -> str | None:
         """Return the tenant's id."""
         return str(request.auth.tenant.id) if isinstance(request.auth, Access) else None
+
+
+def check_invitations(access: Access) -> None:
+    """Count an invitation that is sent from a page; raise ServiceError where the tenant has sent too many."""
+    asked = cast("Request", SimpleNamespace(auth=access))
+    if not InvitationThrottle().allow_request(asked, cast("APIView", None)):
+        raise ServiceError("", "This tenant has sent too many invitations: try again in an hour.")

@@ -1,4 +1,4 @@
-"""Usage to explore: a measure by group and bucket over a range, as chart, as table and as CSV; and refusals by reason."""
+"""Usage to explore: a measure by group and bucket over a range, as chart, table and CSV; and refusals by reason."""
 
 from __future__ import annotations
 
@@ -196,7 +196,9 @@ class Explored:
             parts: dict[str, Sums] = defaultdict(Sums)
             for (at, _), sums in self.cells.items():
                 parts[names[at]] += sums
-            cells |= {(name, ""): one.cache_read_tokens * 1000 // one.prompt for name, one in parts.items() if one.prompt}
+            cells |= {
+                (name, ""): one.cache_read_tokens * 1000 // one.prompt for name, one in parts.items() if one.prompt
+            }
         else:
             for (at, label), sums in self.cells.items():
                 if value := _VALUES[asked.measure](sums):
