@@ -73,6 +73,11 @@ class Spending:
         """Return for how many days the credit lasts at the present rate; None where nothing is spent."""
         return max(0, available) / self.a_day if self.a_day else None
 
+    def lasts_until(self, available: int, at: datetime | None) -> bool:
+        """Return whether the credit lasts at the present rate until that moment, if there is one."""
+        days = self.days_left(available)
+        return at is not None and (days is None or (at - self.now) / timedelta(days=1) <= days)
+
 
 def lasting_tile(spending: Spending, balance: Balance | None, subscription: Subscription | None) -> Tile:
     """Return how long the credit lasts, and whether the next month's comes before it ends."""
@@ -82,7 +87,7 @@ def lasting_tile(spending: Spending, balance: Balance | None, subscription: Subs
         return Tile("Lasts", "–", f"nothing was spent in {RATE_DAYS} days")
     shown = "over a year" if days > 365 else f"{days:.0f} days" if days >= 2 else f"{24 * days:.0f} hours"
     grant, at = next_grant(subscription)
-    is_covered = bool(grant and at and at <= spending.now + timedelta(days=days))
+    is_covered = grant > 0 and spending.lasts_until(available, at)
     note = "the next credit comes before" if is_covered else "at the rate of the last week"
     return Tile("Lasts", shown, note, spark=spark(list(spending.by_day().values())))
 

@@ -123,8 +123,7 @@ def _money_steps(
     if available > 0 and (days is None or days >= LOW_DAYS):
         return
     grant, at = next_grant(subscription)
-    is_covered = grant and at and days is not None and at <= spending.now + timedelta(days=days)
-    if available > 0 and is_covered:
+    if available > 0 and grant and spending.lasts_until(available, at):
         return
     coming = f"The next {show_credits(grant)} come on {at:%-d %b}. " if grant and at else ""
     title = "Credit runs out soon" if available > 0 else "There is no credit left"

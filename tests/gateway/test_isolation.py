@@ -20,7 +20,8 @@ from billing.models import CreditGrant, UsageRecord, UsageRollup, Wallet
 from billing.services import credits as credit_services
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch
-from tenancy.models import APIKey, Membership, Project, Tenant
+from tenancy.models import APIKey, Invitation, Membership, Project, Tenant
+from tenancy.services import members
 
 pytestmark = pytest.mark.django_db
 
@@ -31,6 +32,7 @@ EXEMPT_PREFIXES = (
     "mfa_",
     "organization-",
     "operate-",
+    "moved-",
 )  # the last: tests/control/api/test_organization.py
 EXEMPT = {"link-open", "invitation-open", "address-open", "api-schema", "api-docs", "docs", "api-unknown"}
 
@@ -60,12 +62,34 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
         ("post", {}, {"response_storage": "forbidden", "hosted_tools": "leave_out"}),
     ],
     "console-export": [("get", {}, {})],
+    "console-project-new": [("post", {}, {"name": ""})],
+    "console-project": [("get", {"pk": "{project}"}, {}), ("post", {"pk": "{project}"}, {"name": "mine"})],
+    "console-project-archive": [("post", {"pk": "{project}"}, {"typed": "Default"})],
+    "console-billing": [("get", {}, {})],
+    "console-billing-export": [("get", {}, {})],
+    "console-people": [("get", {}, {}), ("get", {}, {"q": "owner"})],
+    "console-invite": [("post", {}, {"email": "x", "role": "member"})],
+    "console-leave": [("get", {}, {}), ("post", {}, {})],
+    "console-invitation-resend": [("post", {"pk": "{invitation}"}, {})],
+    "console-invitation-withdraw": [("post", {"pk": "{invitation}"}, {})],
+    "console-member": [("get", {"pk": "{membership}"}, {}), ("post", {"pk": "{membership}"}, {"role": "billing"})],
+    "console-member-remove": [
+        ("get", {"pk": "{membership}"}, {}),
+        ("post", {"pk": "{membership}"}, {"email": "owner@other.example"}),
+    ],
     "console-home": [("get", {}, {})],
     "console-chat": [("get", {}, {})],
     "find": [("get", {}, {"q": "their"}), ("get", {}, {"q": "{request}"})],
     "console-account": [("get", {}, {})],
-    "console-usage": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"before": "{request}"})],
-    "console-usage-export": [("get", {}, {}), ("get", {}, {"key": "{key}"})],
+    "console-usage": [
+        ("get", {}, {}),
+        ("get", {}, {"key": "{key}"}),
+        ("get", {}, {"project": "{project}", "group": "project"}),
+        ("get", {}, {"member": "{owner}", "group": "member"}),
+    ],
+    "console-usage-export": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"project": "{project}"})],
+    "console-usage-shown": [("get", {}, {}), ("get", {}, {"key": "{key}", "group": "key"})],
+    "console-keys": [("get", {}, {}), ("get", {}, {"q": "all"}), ("get", {}, {"before": "0.{key}"})],
     "console-batches": [("get", {}, {}), ("get", {}, {"before": "{batch}"})],
     "console-batch-cancel": [("get", {"pk": "{batch}"}, {}), ("post", {"pk": "{batch}"}, {})],
     "console-batch-file": [("get", {"pk": "{batch}", "file_id": "{file}"}, {})],
@@ -162,7 +186,10 @@ def ids(acme, other):
         status=Batch.Status.IN_PROGRESS,
     )
     batch.save(force_insert=True)
+    invitation, _ = members.invite_member(tenant=other.tenant, email="asked@other.example")
     return {
+        "invitation": str(invitation.id),
+        "asked": invitation.email,
         "batch": str(batch.id),
         "file": str(file.id),
         "request": str(request),
@@ -188,7 +215,7 @@ def fill(values, ids):
 
 
 def rows_of(party):
-    tables = (APIKey, Project, Membership, Batch, StoredFile)
+    tables = (APIKey, Project, Membership, Invitation, Batch, StoredFile)
     rows = [model_to_dict(row) for model in tables for row in model.objects.of(party.tenant).order_by("id")]
     return [*rows, model_to_dict(Tenant.objects.get(id=party.tenant.id))]
 
@@ -241,7 +268,10 @@ def test_the_test_would_see_a_leak(acme, other, ids):
     shown = Client(headers=other.bearer).get(reverse("api-keys")).content.decode()
     assert ids["key"] in shown
     assert ids["amount"] in Client(headers=other.bearer).get(reverse("api-wallet-transfers")).content.decode()
-    page = other.client().get(reverse("console-usage")).content.decode()
-    assert ids["key"] in page
-    assert ids["request"] in page
-    assert ids["model"] in page
+    client = other.client()
+    assert ids["key"] in client.get(reverse("console-keys")).content.decode()
+    assert ids["model"] in client.get(reverse("console-usage")).content.decode()
+    assert ids["request"] in client.get(reverse("console-home")).content.decode()
+    people = client.get(reverse("console-people")).content.decode()
+    assert ids["asked"] in people
+    assert ids["invitation"] in people
