@@ -12,6 +12,7 @@ from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpRespons
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
 from billing.models import PlanVersion, Subscription
@@ -98,9 +99,9 @@ def balance_tile(balance: Balance | None, href: str = "") -> Tile:
         return Tile("Balance", "–", "no wallet yet")
     note = "credits"
     if balance.held:
-        note = f"credits; {show_credits(balance.held)} held for requests"
+        note = format_html("credits; {} held for requests", amount(balance.held))
     elif balance.expires_at:
-        note = f"credits; {show_credits(balance.expiring)} expire {day(balance.expires_at)}"
+        note = format_html("credits; {} expire {}", amount(balance.expiring, is_charge=False), day(balance.expires_at))
     return Tile("Balance", amount(balance.available, is_charge=False), note, href)
 
 
@@ -111,7 +112,7 @@ def grant_tile(subscription: Subscription | None) -> Tile:
     name = f"Plan {subscription.version.plan.name}"
     grant, at = next_grant(subscription)
     if grant and at:
-        return Tile(name, f"+{show_credits(grant)}", f"credits on {day(at)}")
+        return Tile(name, format_html("+{}", amount(grant, is_charge=False)), f"credits on {day(at)}")
     if subscription.is_ending and subscription.granted_until:
         return Tile(name, "Ends", f"on {day(subscription.granted_until)}: ask your operator")
     return Tile(name, "No monthly credit", "ask your operator for more")
@@ -180,7 +181,7 @@ def _grants_table(balance: Balance) -> Table:
         )
     for later in coming_grants_of(balance.wallet, MOST_GRANTS):
         ends = day(later.expires_at, "never")
-        rows.append(Row([_KINDS[later.kind], "–", later.amount, later.begins_at, ends, State("comes")], is_over=True))
+        rows.append(Row([_KINDS[later.kind], None, later.amount, later.begins_at, ends, State("comes")], is_over=True))
     return Table("Credit", columns, rows, "No credit is left, and none is coming.", id="grants")
 
 

@@ -66,7 +66,7 @@ def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
     if not place.access.may("settings"):
         raise Http404
     initial = {name: getattr(place.tenant, name) for name in (*tenants.SETTINGS, *tenants.RETENTION)}
-    form = SettingsForm(request.POST if request.method == "POST" else None, initial=initial)
+    form = SettingsForm(request.POST if request.method == "POST" else None, initial=initial, label_suffix="")
     if form.is_valid():
         tenants.set_settings(tenant=place.tenant, **{name: form.cleaned_data[name] for name in form.changed_data})
         messages.success(request, "The settings are saved.")

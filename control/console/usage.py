@@ -316,10 +316,8 @@ def usage(request: HttpRequest, place: Place) -> HttpResponse:
         keys=list(view.keys.values())[:MOST_OFFERED],
         members=sorted({(key.email, key.maker) for key in view.keys.values() if key.email}),
         unfiltered=asked.query(api_key=None, model="", project=None, member=None),
-        exports=[
-            ("What is shown", reverse("console-usage-shown") + asked.query()),
-            ("All sums", reverse("console-usage-export") + asked.query()),
-        ],
+        shown=reverse("console-usage-shown") + asked.query(),
+        export=reverse("console-usage-export") + asked.query(),
         requests=asked.requests(asked.since, asked.until),
         base_url=request.build_absolute_uri("/v1"),
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from django.utils import timezone
+
 from base.units import MICRO
-from billing.models import CreditGrant, Plan, Wallet
+from billing.models import CreditGrant, Plan, UsageRollup, Wallet
 from billing.services import cards, credits, plans, wallets
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
 from tenancy.models import Membership, Project, Tenant, User
+from tenancy.services import keys
 from tenancy.services.links import mint_link
 
 MARKDOWN = """## Rivers
@@ -109,3 +112,24 @@ def grant(slug: str, amount: int) -> None:
     """Give a tenant so many µcr."""
     wallet = Wallet.objects.get(tenant__slug=slug)
     credits.grant(wallet_id=wallet.id, amount=amount, kind=CreditGrant.Kind.PAID, key="browser")
+
+
+def key(slug: str, name: str) -> None:
+    """Give a tenant's first project a key."""
+    tenant = Tenant.objects.get(slug=slug)
+    project = Project.objects.of(tenant).order_by("created_at").first()
+    keys.create_key(tenant=tenant, project=project, name=name, scopes=["inference"])
+
+
+def joined(slug: str, email: str, role: str) -> None:
+    """Add a member to a tenant."""
+    join(Tenant.objects.get(slug=slug), email, role)
+
+
+def spend(slug: str) -> None:
+    """Let a tenant have used something in this hour."""
+    tenant = Tenant.objects.get(slug=slug)
+    project = Project.objects.of(tenant).order_by("created_at").first()
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    sums = {"requests": 3, "input_tokens": 300, "output_tokens": 90, "charge": 2 * MICRO}
+    UsageRollup.objects.get_or_create(hour=hour, tenant=tenant.id, project=project.id, model="river", defaults=sums)

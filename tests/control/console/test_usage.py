@@ -292,7 +292,7 @@ def test_queries_do_not_grow_with_rows(acme, used, django_assert_num_queries):
     made = used(acme)
     client.get("/usage/")
     for group in ("model", "key", "project", "member"):
-        with django_assert_num_queries(12):
+        with django_assert_num_queries(11):
             client.get("/usage/", {"group": group})
     with django_assert_num_queries(6):
         client.get("/usage/export.csv")
