@@ -27,8 +27,9 @@ from control.screens.figures import amount, day, grouped, share, show_credits
 from control.screens.ledger import cursor_of, ledger_csv, ledger_table, signed
 from control.screens.tables import Cell, Column, Row, State, Table
 
-PAGE = 50
-MOST_GRANTS = 50
+PAGE = 25
+MOST_GRANTS = 200
+SHOWN_GRANTS = 10
 RATE_DAYS = 7  # of which the present rate of spending is the mean
 SHOWN_DAYS = 14
 
@@ -171,7 +172,7 @@ def _grants_table(balance: Balance) -> Table:
     ]
     found, now = grants_of(balance.wallet, MOST_GRANTS), timezone.now()
     rows = []
-    for number, one in enumerate(found):
+    for number, one in enumerate(found[:SHOWN_GRANTS]):
         soon = one.expires_at is not None and one.expires_at - now < timedelta(days=7)
         state = (
             State("expires soon", "warn") if soon else State("used first", "good") if number == 0 else State("waits")
@@ -179,10 +180,13 @@ def _grants_table(balance: Balance) -> Table:
         rows.append(
             Row([_KINDS[one.kind], one.remaining, one.amount, one.effective_at, day(one.expires_at, "never"), state])
         )
-    for later in coming_grants_of(balance.wallet, MOST_GRANTS):
+    for later in coming_grants_of(balance.wallet, SHOWN_GRANTS):
         ends = day(later.expires_at, "never")
         rows.append(Row([_KINDS[later.kind], None, later.amount, later.begins_at, ends, State("comes")], is_over=True))
-    return Table("Credit", columns, rows, "No credit is left, and none is coming.", id="grants")
+    rest = found[SHOWN_GRANTS:]
+    left = amount(sum(one.remaining for one in rest), is_charge=False)
+    note = format_html("and {} more, with {} credits", len(rest), left) if rest else ""
+    return Table("Credit", columns, rows, "No credit is left, and none is coming.", note=note, id="grants")
 
 
 @require_safe

@@ -187,7 +187,7 @@ def _limits(place: Place, subscription: Subscription | None, balance: Balance | 
 
 
 def _refusals(place: Place, refusals: Sequence[RefusalLine]) -> Table:
-    columns = [Column("Reason", "name"), Column("Times", "number"), Column("Last", "time")]
+    columns = [Column("Reason", "wraps"), Column("Times", "number"), Column("Last", "time")]
     rows = [
         Row(
             [
