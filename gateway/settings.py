@@ -120,7 +120,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "control.accounts.shell.account_shell",
+                "control.account_shell.account_shell",
             ],
         },
     }

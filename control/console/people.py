@@ -16,10 +16,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from base.errors import ServiceError
-from control.api.throttles import check_invitations
 from control.console.tenancy import Place, tenant_page
 from control.screens.figures import moment
 from control.screens.tables import Button, Cell, Column, Row, State, Table
+from control.throttles import check_invitations
 from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership
 from tenancy.services import members
 from tenancy.services.access import CAPABILITIES
