@@ -140,7 +140,7 @@ def asked_of(place: Place, data: QueryDict) -> Asked:
         first, length = max(first, last - timedelta(days=MOST_DAYS - 1)), 0
     else:
         first, last = today - timedelta(days=length - 1), today
-    measure, group = data.get("measure", ""), data.get("group", "")
+    measure, group, bucket = (data.get(name, "") for name in ("measure", "group", "bucket"))
     return Asked(
         place=place,
         first=first,
@@ -148,7 +148,7 @@ def asked_of(place: Place, data: QueryDict) -> Asked:
         days=length,
         measure=measure if measure in MEASURES else "credits",
         group=group if group in GROUPS else "model",
-        chosen=data["bucket"] if data.get("bucket") in BUCKETS else "",
+        chosen=bucket if bucket in BUCKETS else "",
         model="" if "\0" in data.get("model", "") else data.get("model", "")[:120],
         api_key=_uuid(data.get("key", "")),
         project=_uuid(data.get("project", "")),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from django.http.response import HttpResponseBase
 from django.urls import path
 from django.views.generic import RedirectView
 
@@ -21,7 +24,7 @@ from control.console import (
 )
 
 
-def _moved(pattern_name: str) -> object:
+def _moved(pattern_name: str) -> Callable[..., HttpResponseBase]:
     return RedirectView.as_view(pattern_name=pattern_name, query_string=True, permanent=True)
 
 
