@@ -125,7 +125,7 @@ class Asked:
             "key": one.api_key or "",
             "state": "refused" if one.measure == "refused" else "",
         }
-        return "/requests/?" + urlencode({name: value for name, value in values.items() if value})
+        return "/requests/?" + urlencode({name: value for name, value in values.items() if value}, safe=":")
 
 
 def asked_of(place: Place, data: QueryDict) -> Asked:

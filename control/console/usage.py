@@ -30,6 +30,7 @@ CHAT = "Chat"
 MOST_KEYS = 500  # whose names are known
 MOST_OFFERED = 150  # keys that the filter offers
 MOST_GROUPS = 50
+LONGEST_LABEL = 40  # of a series
 _NO_MODEL = "no model"
 
 
@@ -200,9 +201,10 @@ class Explored:
                 (name, ""): one.cache_read_tokens * 1000 // one.prompt for name, one in parts.items() if one.prompt
             }
         else:
+            short_names = _shortened(self.groups)
             for (at, label), sums in self.cells.items():
                 if value := _VALUES[asked.measure](sums):
-                    cells[names[at], label] += value
+                    cells[names[at], short_names[label]] += value
         show, axis = _SHOWN.get(asked.measure, (grouped, short))
         title = {"hour": "Hour (UTC)", "day": "Day (UTC)", "month": "Month (UTC)"}[asked.bucket]
         return stacked(
@@ -274,6 +276,15 @@ class Explored:
             for line in refusals_of(self.refusals)
         ]
         return Table("Refused requests", columns, rows, "Nothing was refused.", id="refusals")
+
+
+def _shortened(labels: Iterable[str]) -> dict[str, str]:
+    """Return the labels as a chart names them: what tells two of them apart stays."""
+    found: dict[str, str] = {}
+    for label in labels:
+        cut = label if len(label) <= LONGEST_LABEL else f"{label[: LONGEST_LABEL - 11]}…{label[-10:]}"
+        found[label] = label if cut in found.values() else cut
+    return found
 
 
 def _named(at: datetime, unit: str) -> str:

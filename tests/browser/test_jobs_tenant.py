@@ -148,7 +148,7 @@ def test_the_spending_of_a_day_leads_to_its_requests(site, job):
     hand.clicks += 1
     bar.focus()
     bar.press("Enter")  # by keyboard, as Tab and Enter do
-    expect(page).to_have_url(re.compile(r"/requests/\?since=[\d-]+T00%3A00%3A00Z&until="))
+    expect(page).to_have_url(re.compile(r"/requests/\?since=[\d-]+T00:00:00Z&until="))
 
 
 def test_usage_and_ledger_are_exported(job):

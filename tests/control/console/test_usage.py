@@ -59,7 +59,7 @@ def test_the_chart_has_a_table_with_the_same_numbers(acme, used):
     assert page.count('class="bar"') == 30
     rows = re.findall(r'<tr><th scope="row">\d+ \w+</th>.*?</tr>', page)
     assert len(rows) == 1
-    assert re.findall(r'<td class="number">([^<]*)</td>', rows[0]) == ["2.5", "0.5", "3"]
+    assert re.findall(r"<td>([^<]*)</td>", rows[0]) == ["2.5", "0.5", "3"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_measures(acme, used):
     for measure, total in (("tokens", "45"), ("requests", "1"), ("cached", "75 %")):
         page = acme.client().get("/usage/", {"measure": measure}).content.decode()
         row = re.search(r'<tr><th scope="row">\d+ \w+</th>.*?</tr>', page)[0]
-        assert re.findall(r'<td class="number">([^<]*)</td>', row) == [total]
+        assert re.findall(r"<td>([^<]*)</td>", row) == [total]
 
 
 def test_groups(acme, used, people):
