@@ -24,6 +24,8 @@ AIM_MS = 200
 MODELS = 20
 DAYS = 60
 
+TENANT_PAGES = ("keys", "models", "batches", "billing", "people", "settings")
+
 MADE = """CREATE FUNCTION made(at timestamptz, n bigint) RETURNS uuid IMMUTABLE PARALLEL SAFE LANGUAGE sql AS $$
 SELECT (lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') || '7' || substr(md5(n::text), 1, 3) || '8'
     || substr(md5(n::text), 4, 15))::uuid $$"""
@@ -189,7 +191,13 @@ def pages() -> list[tuple[str, str]]:
     newest = Tenant.objects.order_by("pk").first()  # the operator's own
     request = UsageRecord.objects.filter(tenant=newest.pk).values_list("request", flat=True).order_by("day").last()
     found += [
+        ("a tenant's home", reverse("console-home")),
         ("a tenant's usage", reverse("console-usage")),
+        ("a tenant's usage by key, a year", reverse("console-usage") + "?days=365&group=key"),
+        ("a tenant's usage by hour", reverse("console-usage") + "?days=1&measure=refused&group=project"),
+        ("a tenant's usage as CSV", reverse("console-usage-export") + "?days=90"),
+        *((f"a tenant's {page}", reverse(f"console-{page}")) for page in TENANT_PAGES),
+        ("a person's account", reverse("account_profile")),
         ("a tenant's request", reverse("console-request", args=[request])),
     ]
     key = UsageRecord.objects.filter(tenant=newest.pk).values_list("api_key", flat=True).first()

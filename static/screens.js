@@ -106,7 +106,7 @@ class Chart extends HTMLElement {
     for (const one of this.bars) one.classList.toggle("at", one === bar);
     this.tip.hidden = !bar;
     if (!bar) return;
-    this.tip.textContent = bar.dataset.tip;
+    this.tip.textContent = bar.getAttribute("aria-label");
     const box = bar.getBoundingClientRect();
     const own = this.getBoundingClientRect();
     const left = box.left - own.left + box.width / 2 - this.tip.offsetWidth / 2;

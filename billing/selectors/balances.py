@@ -1,4 +1,4 @@
-"""A tenant's balance."""
+"""A tenant's balance, and the grants that it is made of."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from django.db.models import Case, F, Q, When
+
 from base import clock
-from billing.models import (
-    CreditGrant,
-    Wallet,
-)
+from billing.models import CreditGrant, Hold, ScheduledGrant, Wallet
 from billing.writer.grants import kept_for_holds
 
 
@@ -52,3 +51,23 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
         expires_at=first,
         is_frozen=wallet.state == Wallet.State.FROZEN,
     )
+
+
+def grants_of(wallet: UUID, limit: int) -> list[CreditGrant]:
+    """Return the wallet's grants that have credit left, in the order in which they are used up, at most `limit`."""
+    live = CreditGrant.objects.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now_in_query()), wallet=wallet)
+    live = live.filter(remaining__gt=0, voided_at=None)
+    paid_last = Case(When(kind=CreditGrant.Kind.PAID, then=1), default=0)
+    return list(
+        live.order_by("priority", F("expires_at").asc(nulls_last=True), paid_last, "effective_at", "id")[:limit]
+    )
+
+
+def coming_grants_of(wallet: UUID, limit: int) -> list[ScheduledGrant]:
+    """Return the credit that the wallet gets later, the soonest first."""
+    return list(ScheduledGrant.objects.filter(wallet=wallet).order_by("begins_at", "id")[:limit])
+
+
+def running_of(wallet: UUID) -> int:
+    """Return how many requests of the wallet run now."""
+    return Hold.objects.filter(wallet=wallet).count()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import F, Sum
-from django.db.models.functions import TruncDate
+from django.db.models import Count, F, Sum
+from django.db.models.functions import TruncDate, TruncDay, TruncHour, TruncMonth
 
 from base.ids import day_of, first_at, moment_of
 from billing.models import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
@@ -31,14 +31,19 @@ class UsageSum:
 
 
 _GROUPS = ("model", "api_key", "project")
+_SHORT = timedelta(minutes=10, seconds=5)
 _SUMS = ("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge")
 
 
-@dataclass(frozen=True, slots=True)
-class HourSum:
-    """Usage of one hour, in tokens and µcr, of one `group`: its values of the columns that it was split by."""
+Unit = Literal["hour", "day", "month"]
+_TRUNCATED = {"hour": TruncHour, "day": TruncDay, "month": TruncMonth}
 
-    hour: datetime
+
+@dataclass(frozen=True, slots=True)
+class TimeSum:
+    """Usage from the moment `at` on, in tokens and µcr, of one `group`: its values of the columns of the split."""
+
+    at: datetime
     group: tuple[Any, ...]
     requests: int
     input_tokens: int
@@ -46,12 +51,13 @@ class HourSum:
     output_tokens: int
     charge: int
 
-    def plus(self, other: HourSum) -> HourSum:
-        """Return the sum, under this one's hour."""
+    def plus(self, other: TimeSum) -> TimeSum:
+        """Return the sum, from this one's moment on."""
         return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in _SUMS})
 
 
-def usage_by_hour(
+def usage_by(
+    unit: Unit,
     tenant: UUID,
     since: datetime,
     until: datetime,
@@ -60,8 +66,9 @@ def usage_by_hour(
     models: Collection[str] | None = None,
     projects: Collection[UUID] = (),
     api_keys: Collection[UUID] = (),
-) -> list[HourSum]:
-    """Return sums per hour from `since` to before `until`, split by any of model, api_key and project, in this order.
+) -> list[TimeSum]:
+    """Return sums per unit of UTC from `since` to before `until`, split by any of model, api_key and project, in this
+    order.
 
     `models` are those that count, None counts all; so does no project or key.
     """
@@ -72,9 +79,11 @@ def usage_by_hour(
         rows = rows.filter(project__in=projects)
     if api_keys:
         rows = rows.filter(api_key__in=api_keys)
-    sums = rows.values("hour", *by).annotate(**{f"sum_{name}": Sum(name) for name in _SUMS}).order_by("hour", *by)
+    rows = rows.annotate(at=_TRUNCATED[unit]("hour", tzinfo=UTC))
+    sums = rows.values("at", *by).annotate(**{f"sum_{name}": Sum(name) for name in _SUMS}).order_by("at", *by)
     return [
-        HourSum(row["hour"], tuple(row[name] for name in by), *(row[f"sum_{name}"] for name in _SUMS)) for row in sums
+        TimeSum(row["at"], tuple(row[name] for name in by), *(int(row[f"sum_{name}"]) for name in _SUMS))
+        for row in sums
     ]
 
 
@@ -216,6 +225,22 @@ def recent_of_all(since: datetime) -> list[Recent]:
     columns = ("request", "deployment", "ttft_ms", "duration_ms", "waived", "input_tokens", "cache_read_tokens")
     found = rows.order_by("-day", "-request").values_list(*columns, F("output_tokens") + F("reasoning_tokens"))
     return [Recent(moment_of(request), *rest) for request, *rest in found[:MOST_RECENT]]
+
+
+def used_since(tenant: UUID, moment: datetime) -> tuple[int, int]:
+    """Return how many requests the tenant has made since `moment`, and what they cost in µcr.
+
+    From records where that is within the last ten minutes, else from the sums of the hours since.
+    """
+    if datetime.now(tz=UTC) - moment > _SHORT:
+        hour = moment.replace(minute=0, second=0, microsecond=0)
+        rows: Any = UsageRollup.objects.filter(tenant=tenant, hour__gte=hour)
+        found = rows.aggregate(requests=Sum("requests"), charge=Sum("charge"))
+    else:
+        first = first_at(moment)
+        rows = UsageRecord.objects.latest_revisions().filter(tenant=tenant, day__gte=day_of(first), request__gte=first)
+        found = rows.aggregate(requests=Count("id"), charge=Sum("charge"))
+    return int(found["requests"] or 0), int(found["charge"] or 0)
 
 
 def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:

@@ -13,6 +13,7 @@ from allauth.core import context as current
 from django.conf import settings
 from django.db import transaction
 from django.http import HttpRequest
+from django.urls import reverse
 from django.utils.text import slugify
 
 from base.ids import uuid7
@@ -37,6 +38,10 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
     def is_open_for_signup(self, request: HttpRequest) -> bool:
         """Return whether people may sign up."""
         return is_open()
+
+    def get_login_redirect_url(self, request: HttpRequest) -> str:
+        """Return where somebody lands who has signed in: operators at what runs now, others on their tenant's page."""
+        return reverse("operate-now" if getattr(request.user, "is_staff", False) else "console-home")
 
     def _get_login_attempts_cache_key(self, request: HttpRequest, **credentials: Any) -> str:
         """Count wrong passwords by account and client address, so that nobody can lock an account for other addresses.

@@ -1,4 +1,4 @@
-"""The pages of people's own accounts: of allauth's pages only those listed here.
+"""The pages of people's own accounts: ours of the account itself, and of allauth's pages those listed here.
 
 There is none for addresses: an address is proved by the link of an invitation, a sign-up or a change that a superuser
 asks for, and belongs to one user. A second, unproved address could claim somebody else's account.
@@ -9,7 +9,10 @@ from __future__ import annotations
 from allauth.account import views as account
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
+from control.accounts import views
+
 urlpatterns: list[URLPattern | URLResolver] = [
+    path("", views.profile, name="account_profile"),
     path("login/", account.login, name="account_login"),
     path("logout/", account.logout, name="account_logout"),
     path("inactive/", account.account_inactive, name="account_inactive"),

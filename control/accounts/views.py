@@ -1,6 +1,7 @@
-"""Pages of sign-in links, invitations and confirmed addresses. A link's GET shows a button, only POST does something.
+"""A person's own page, and pages of sign-in links, invitations and confirmed addresses.
 
-Mail scanners and link previews open addresses by GET; a single-use link must survive them.
+A link's GET shows a button, only POST does something. Mail scanners and link previews open addresses by GET; a
+single-use link must survive them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from typing import Any
 
 from allauth.account.utils import perform_login
 from allauth.core.ratelimit import consume_or_429
+from allauth.mfa.utils import is_mfa_enabled
+from django import forms
 from django.contrib import messages
+from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import SetPasswordForm
 from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import redirect_to_login
@@ -23,6 +27,7 @@ from base.errors import ServiceError
 from gateway.http.request import metrics_of
 from tenancy.models import User
 from tenancy.services import links, members, people
+from tenancy.services.access import accesses_of_user
 
 
 def connect() -> None:
@@ -105,6 +110,28 @@ def open_address(request: HttpRequest, token: str) -> HttpResponse:
     return render(request, "gateway/link.html", {"title": f"Make {email} your address", "action": "Confirm"})
 
 
+class NameForm(forms.Form):
+    """What a person is called."""
+
+    name = forms.CharField(max_length=120, required=False, label="Name", help_text="As other members see you.")
+
+
+@never_cache
+@login_required
+@require_http_methods(["GET", "HEAD", "POST"])
+def profile(request: HttpRequest) -> HttpResponse:
+    """Show the person's account, and change the name."""
+    user = request.user
+    assert isinstance(user, User)
+    form = NameForm(request.POST if request.method == "POST" else None, initial={"name": user.name}, label_suffix="")
+    if request.method == "POST" and form.is_valid():
+        people.set_name(user=user, name=form.cleaned_data["name"])
+        messages.success(request, "Your name is saved.")
+        return redirect("account_profile")
+    context = {"form": form, "accesses": accesses_of_user(user=user), "has_second_factor": is_mfa_enabled(user)}
+    return render(request, "account/profile.html", context, status=400 if form.errors else 200)
+
+
 def _too_often(request: HttpRequest, action: str) -> HttpResponse | None:
     refused: HttpResponse | None = consume_or_429(request, action=action, limit_get=True)
     return refused
@@ -112,7 +139,7 @@ def _too_often(request: HttpRequest, action: str) -> HttpResponse | None:
 
 def _signed_in(request: HttpRequest, user: User) -> HttpResponse:
     """Sign in through allauth, whose stages ask for a second factor where the user has one."""
-    response: HttpResponse = perform_login(request, user, email_verification="none", redirect_url="/")
+    response: HttpResponse = perform_login(request, user, email_verification="none")
     return response
 
 

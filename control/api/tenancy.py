@@ -19,8 +19,8 @@ from rest_framework.throttling import BaseThrottle
 from control.api.authentication import AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication
 from control.api.base import ByName, NewestFirst, TenantView
 from control.api.parsers import KnownFields
-from control.api.throttles import InvitationThrottle
 from control.belongings.download import CONTENT_TYPE, tenants_archive
+from control.throttles import InvitationThrottle
 from gateway.errors.refusal import Refusal
 from tenancy.models import Membership, Project, Tenant
 from tenancy.services import members, tenants

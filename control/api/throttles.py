@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from django.conf import settings
 from rest_framework.request import Request
-from rest_framework.throttling import SimpleRateThrottle
-from rest_framework.views import APIView
 
+from control.throttles import SettingThrottle
 from gateway.http.bounds import client_network
 from tenancy.services.access import Access
-
-
-class SettingThrottle(SimpleRateThrottle):
-    """A throttle whose rate is the setting named `setting`, read at each call. Counted by each gateway process."""
-
-    setting: str
-
-    def get_rate(self) -> str:
-        """Return the setting."""
-        rate: str = getattr(settings, self.setting)
-        return rate
-
-    def ident_of(self, request: Request) -> str | None:
-        """Return the id whose calls are counted together; None isn't counted."""
-        raise NotImplementedError
-
-    def get_cache_key(self, request: Request, view: APIView) -> str | None:
-        """Return the cache key of this caller's calls."""
-        ident = self.ident_of(request)
-        return None if ident is None else f"throttle:{self.setting}:{ident}"
 
 
 class AddressThrottle(SettingThrottle):
@@ -53,13 +31,3 @@ class CallerThrottle(SettingThrottle):
             return None
         caller = access.key or access.admin_key
         return str(caller.id if caller is not None else request.user.pk)
-
-
-class InvitationThrottle(SettingThrottle):
-    """By tenant: each invitation is a mail to somebody who didn't ask for it."""
-
-    setting = "SLUICE_INVITATION_RATE"
-
-    def ident_of(self, request: Request) -> str | None:
-        """Return the tenant's id."""
-        return str(request.auth.tenant.id) if isinstance(request.auth, Access) else None

@@ -16,9 +16,8 @@ from billing.models import LedgerTransfer
 from billing.selectors.balances import balance_of
 from billing.selectors.ledger import LedgerCursor, LedgerLine, LedgerPage, ledger_of
 from control.api.base import TenantView
+from control.screens.ledger import cursor_of, signed
 from gateway.errors.refusal import Refusal
-
-_SALT = "gateway.api.wallet"
 
 
 class AmountSerializer(serializers.Serializer[int]):
@@ -69,10 +68,7 @@ class TransferPageSerializer(serializers.Serializer[Any]):
 
     def get_next(self, page: LedgerPage) -> str | None:
         """Return the cursor, signed since it carries the balance."""
-        cursor = page.next
-        if cursor is None:
-            return None
-        return signing.dumps([cursor.id, cursor.balance], salt=_SALT)
+        return None if page.next is None else signed(page.next)
 
 
 class TransferQuerySerializer(serializers.Serializer[Any]):
@@ -84,10 +80,9 @@ class TransferQuerySerializer(serializers.Serializer[Any]):
     def validate_cursor(self, value: str) -> LedgerCursor:
         """Return the ledger cursor in the signed text; raises ValidationError for another text."""
         try:
-            identifier, balance = signing.loads(value, salt=_SALT)
+            return cursor_of(value)
         except signing.BadSignature:
             raise serializers.ValidationError("This cursor is not one of ours.") from None
-        return LedgerCursor(identifier, balance)
 
 
 class WalletView(TenantView):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from uuid import UUID
 
 from django.conf import settings
@@ -14,6 +15,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from billing.models import Subscription
+from control.console.snippets import Snippets, snippets_of
 from control.console.tenancy import Place, tenant_page
 from fleet.adapters import adapters_of, own_terms, remove_adapter
 from gateway.apis.models.wire import ModelCard, Served, model_card
@@ -24,6 +26,7 @@ from routing.catalogue import Catalogue, ModelEntry
 from routing.errors import RoutingError
 from routing.hook import OwnTerms
 from routing.models import Adapter
+from routing.tasks import AUTO
 from tenancy.models import Tenant
 
 
@@ -39,7 +42,14 @@ class Offer:
 def active_subscription(tenant: Tenant) -> Subscription | None:
     """Return the tenant's subscription with its terms, and those that follow."""
     active = Subscription.objects.filter(tenant=tenant, state=Subscription.State.ACTIVE)
-    return active.select_related("version__plan", "next_version").first()
+    return active.select_related("version__plan", "next_version__plan").first()
+
+
+def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]:
+    """Return the credit in µcr that the next month brings, and when it begins."""
+    if subscription is None or subscription.is_ending:
+        return 0, None
+    return (subscription.next_version or subscription.version).monthly_credits, subscription.granted_until
 
 
 def offers_of(live: Live, catalogue: Catalogue, subscription: Subscription | None) -> list[Offer]:
@@ -87,6 +97,7 @@ class ModelLine:
     offer: Offer
     adapter: Adapter | None
     obstacle: str | None
+    snippets: Snippets
 
     @property
     def kinds(self) -> str:
@@ -101,6 +112,11 @@ class ModelLine:
         if self.obstacle is None:
             return "loading"
         return "refused" if self.obstacle else "ready" if self.offer.is_ready else "not ready"
+
+    @property
+    def tone(self) -> str:
+        """How the state is coloured."""
+        return {"ready": "good", "refused": "bad", "not ready": "warn"}.get(self.state, "")
 
     @property
     def prices(self) -> list[str]:
@@ -135,7 +151,16 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
     version = None if subscription is None else subscription.version
     found = adapters_of(own_terms(version, place.tenant.id))
     own = {adapter.model.name: adapter for adapter, _ in found}
-    lines = [ModelLine(one, own.get(one.entry.name), _obstacle(live, one.entry)) for one in offers]
+    base_url = request.build_absolute_uri("/v1")
+    lines = [
+        ModelLine(
+            one,
+            own.get(one.entry.name),
+            _obstacle(live, one.entry),
+            snippets_of(one.entry.name, one.entry.kinds, base_url),
+        )
+        for one in offers
+    ]
     tasks = list(_tasks(live, subscription)) if subscription is not None and offers else []
     return render(
         request,
@@ -150,7 +175,8 @@ def models(request: HttpRequest, place: Place) -> HttpResponse:
                 if adapter.model.name not in {one.entry.name for one in offers}
             ],
             version=version,
-            base_url=request.build_absolute_uri("/v1"),
+            base_url=base_url,
+            auto=snippets_of(AUTO, (Kind.CHAT,), base_url),
         ),
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -18,7 +17,7 @@ from base.units import format_credits
 from billing.models import Subscription
 from billing.selectors.balances import Balance, balance_of
 from control.console import conversations
-from control.console.catalogue import Offer, active_subscription, offers_of
+from control.console.catalogue import Offer, active_subscription, next_grant, offers_of
 from control.console.samples import samples_for
 from control.console.tenancy import Place, tenant_data, tenant_page
 from gateway.apis.models.wire import auto_card
@@ -30,17 +29,10 @@ from tenancy.models import Membership, Project
 
 @require_safe
 @tenant_page
-def home(request: HttpRequest, place: Place) -> HttpResponse:
-    """Go to the chat."""
-    return redirect(reverse("console-chat") + place.query)
-
-
-@require_safe
-@tenant_page
 def chat(request: HttpRequest, place: Place) -> HttpResponse:
-    """Show the chat page; who may not chat sees the usage instead."""
+    """Show the chat page; who may not chat goes home."""
     if not place.access.may("chat"):
-        return redirect(reverse("console-usage") + place.query)
+        return redirect(reverse("console-home") + place.query)
     projects = Project.objects.of(place.tenant).filter(is_active=True).order_by("created_at", "id")
     subscription = active_subscription(place.tenant)
     context = place.context()
@@ -93,13 +85,6 @@ def account_data(balance: Balance | None, subscription: Subscription | None) -> 
         "next_grant": format_credits(grant) if grant else None,
         "next_grant_at": at.isoformat() if at and grant else None,
     }
-
-
-def next_grant(subscription: Subscription | None) -> tuple[int, datetime | None]:
-    """Return the credit in µcr that the next month brings, and when it begins."""
-    if subscription is None or subscription.is_ending:
-        return 0, None
-    return (subscription.next_version or subscription.version).monthly_credits, subscription.granted_until
 
 
 def chat_models(offers: list[Offer]) -> list[dict[str, Any]]:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from urllib.parse import urlencode
+from uuid import UUID
 
 from django.contrib import messages
+from django.db.models import Case, Q, When
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_safe
 
 from base.errors import ServiceError
 from control import made_keys
 from control.console.tenancy import Place, tenant_page
+from control.screens.figures import day, moment
 from control.screens.key_forms import KeyTermsForm, NewKeyForm, limits_in_words
+from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import APIKey
 from tenancy.services import keys
+from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
 
-SHOWN = 200
+PAGE = 50
+STATES = {"working": "Working", "ended": "Revoked or expired"}
 OVERLAPS = {24: "24 hours", 168: "7 days", 1: "1 hour", 0: "not at all: it ends now"}
 
 
@@ -42,7 +53,8 @@ class KeyLine:
     @property
     def scopes(self) -> str:
         """The key's scopes, in words."""
-        return ", ".join(self.key.scopes)
+        known = [_SCOPES.get(scope) or INFERENCE.get(scope, scope) for scope in self.key.scopes]
+        return ", ".join(known)
 
     @property
     def limits(self) -> list[str]:
@@ -57,11 +69,77 @@ class KeyLine:
         )
 
 
-def key_lines(place: Place) -> list[KeyLine]:
-    """Return the tenant's keys: those that work first, then newest first; one query."""
-    found = APIKey.objects.of(place.tenant).select_related("project", "budget").order_by("-id")[:SHOWN]
-    lines = [KeyLine(key, key.revoked_at is None and place.access.may_revoke(key)) for key in found]
-    return sorted(lines, key=lambda line: line.state != "active")
+_TONES = {"active": "good", "expired": "warn", "revoked": ""}
+_SCOPES = {ALL: "all endpoints", READ_ONLY: "reading", MANAGEMENT: "management"}
+
+
+@require_safe
+@tenant_page
+def listing(request: HttpRequest, place: Place) -> HttpResponse:
+    """Show the keys: those that work first, then newest first; `q` and `state` choose, `before` ended the last page."""
+    text = request.GET.get("q", "").replace("\0", "").strip()[:120]
+    state = request.GET.get("state", "")
+    found = APIKey.objects.of(place.tenant).select_related("project", "budget", "created_by")
+    over = Q(revoked_at__isnull=False) | Q(expires_at__lte=timezone.now())
+    found = found.annotate(is_over=Case(When(over, then=1), default=0)).order_by("is_over", "-id")
+    if text:
+        shown = text.rpartition("…")[2][-4:]
+        found = found.filter(Q(name__icontains=text) | Q(last_four=shown) | Q(project__name__icontains=text))
+    if state in STATES:
+        found = found.filter(is_over=int(state == "ended"))
+    if before := re.fullmatch(r"([01])\.([0-9a-f-]{36})", request.GET.get("before", "")):
+        group, last = int(before[1]), UUID(before[2])
+        found = found.filter(Q(is_over__gt=group) | Q(is_over=group, id__lt=last))
+    rows = list(found[: PAGE + 1])
+    query = {**place.name, "q": text, "state": state if state in STATES else ""}
+    table = _table(place, rows[:PAGE], query, has_more=len(rows) > PAGE, is_later=bool(before))
+    context = place.context(page="keys", table=table, q=text, state=state, states=STATES, tab="keys")
+    if place.access.may("keys"):
+        context["form"] = NewKeyForm(place=place)
+    return render(request, "console/keys.html", context)
+
+
+def _table(place: Place, rows: Sequence[APIKey], query: Mapping[str, str], *, has_more: bool, is_later: bool) -> Table:
+    def page(**more: str) -> str:
+        asked = urlencode({name: value for name, value in {**query, **more}.items() if value})
+        return f"{reverse('console-keys')}?{asked}"
+
+    columns = [
+        Column("Key", "name"),
+        Column("State", "state"),
+        Column("Project", "name"),
+        Column("May use", "wraps"),
+        Column("Last used", "text"),
+        Column("Expires", "text"),
+        Column("Revoke", "buttons", is_hidden=True),
+    ]
+    older = page(before=f"{int(KeyLine(rows[-1], False).state != 'active')}.{rows[-1].id}") if has_more else ""
+    asked = query["q"] or query["state"]
+    empty = "No key matches." if asked else "No key yet. A key lets a program ask models in the name of a project."
+    lines = [_row(place, KeyLine(key, place.access.may_revoke(key) and key.revoked_at is None)) for key in rows]
+    return Table("API keys", columns, lines, empty, newer=page() if is_later else "", older=older, id="keys")
+
+
+def _row(place: Place, line: KeyLine) -> Row:
+    key = line.key
+    detail = f"{key.prefix}…{key.last_four}"
+    if line.is_rotating:
+        detail += f", and …{key.previous_last_four} until {day(key.previous_until)}"
+    address = reverse("console-key-change", args=[key.id]) + place.query if line.may_revoke else ""
+    revoke = Button("Revoke", reverse("console-key-revoke", args=[key.id]) + place.query, key.name, "danger")
+    words = [line.scopes, *line.limits]
+    return Row(
+        [
+            Cell(key.name, address, detail),
+            State(line.state, _TONES[line.state]),
+            key.project.name,
+            format_html_join(mark_safe("<br>"), "{}", ((one,) for one in words)),
+            moment(key.last_used_at, "never"),
+            day(key.expires_at, "never"),
+            [revoke] if line.may_revoke else [],
+        ],
+        is_over=line.state != "active",
+    )
 
 
 @sensitive_variables("secret")
@@ -89,7 +167,7 @@ def create(request: HttpRequest, place: Place) -> HttpResponse:
         else:
             path = reverse("console-key-made", args=[key.id])
             return made_keys.redirect_with(secret, key, path=path, query=place.query)
-    context = place.context(page="usage", form=form)
+    context = place.context(page="keys", form=form)
     return render(request, "console/key_new.html", context, status=400 if form.errors else 200)
 
 
@@ -100,7 +178,7 @@ def made(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
     """Show a new key's secret: here and never again."""
     key = get_object_or_404(APIKey.objects.of(place.tenant), pk=pk)
     secret = made_keys.secret_of(request, key)
-    context = place.context(page="usage", key=key, secret=secret, base_url=request.build_absolute_uri("/v1"))
+    context = place.context(page="keys", key=key, secret=secret, base_url=request.build_absolute_uri("/v1"))
     return made_keys.shown(render(request, "console/key_made.html", context), path=request.path)
 
 
@@ -124,8 +202,8 @@ def change(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
             form.refuse(error)
         else:
             messages.success(request, f"“{key.name}” is changed: every process goes by it within a second.")
-            return redirect(reverse("console-usage") + place.query + "#keys")
-    context = place.context(page="usage", form=form, key=key, line=KeyLine(key, may_revoke=True), overlaps=OVERLAPS)
+            return redirect(reverse("console-keys") + place.query)
+    context = place.context(page="keys", form=form, key=key, line=KeyLine(key, may_revoke=True), overlaps=OVERLAPS)
     return render(request, "console/key_change.html", context, status=400 if form.errors else 200)
 
 
@@ -172,7 +250,7 @@ def revoke(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
         if request.POST.get("name", "").strip() == key.name:
             keys.revoke_key(tenant=place.tenant, key=key)
             messages.success(request, f"“{key.name}” is revoked: within a second nobody takes it any more.")
-            return redirect(reverse("console-usage") + place.query + "#keys")
+            return redirect(reverse("console-keys") + place.query)
         error = f"That is not the key’s name: type “{key.name}”."
-    context = place.context(page="usage", key=key, error=error)
+    context = place.context(page="keys", key=key, error=error)
     return render(request, "console/key_revoke.html", context, status=400 if error else 200)

@@ -1,4 +1,4 @@
-"""The tenant of a page, the one that `?tenant=` names or else the first that the user joined; and its settings."""
+"""The tenant of a page: the one that `?tenant=` names, or else the first that the user joined."""
 
 from __future__ import annotations
 
@@ -9,26 +9,20 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 from urllib.parse import urlencode
 
-from django import forms
 from django.conf import settings
-from django.contrib import messages
 from django.contrib.auth.decorators import login_required
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods, require_safe
 from django_scopes import scope
 
 from base.units import format_credits
 from billing.selectors.balances import balance_of
-from control.belongings.download import tenants_archive
 from control.screens.figures import show_credits
 from control.screens.viewing import access_of_viewer
 from gateway.http.access import note_caller
 from tenancy.models import Tenant, User
-from tenancy.services import tenants
 from tenancy.services.access import Access, accesses_of_user, suspended_tenants
 
 P = ParamSpec("P")
@@ -74,6 +68,7 @@ class Place:
             "tenant": self.tenant,
             "may_chat": self.access.may("chat"),
             "may_keys": self.access.may("keys"),
+            "may_wallet": self.access.may("wallet"),
             "may_admin_keys": self.access.may("members"),
             "may_settings": self.access.may("settings"),
             "may_audit": self.access.may("audit"),
@@ -151,64 +146,3 @@ def place_to_see(request: HttpRequest) -> Place | None:
     if access is not None and request.GET.get("tenant") in (None, access.tenant.slug):
         return Place(access, ())
     return place_of(request)
-
-
-_KEPT = {
-    "response_days": "Stored responses",
-    "file_days": "Files",
-    "batch_days": "Batches that have ended",
-    "refusal_days": "Refused requests",
-}
-
-
-class SettingsForm(forms.Form):
-    """A tenant's settings; those count as changed that are other than the page showed, whatever they are by now."""
-
-    response_storage = forms.ChoiceField(
-        choices=Tenant.Storage.choices, widget=forms.RadioSelect, show_hidden_initial=True
-    )
-    hosted_tools = forms.ChoiceField(
-        choices=Tenant.HostedTools.choices, widget=forms.RadioSelect, show_hidden_initial=True
-    )
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        for name, label in _KEPT.items():
-            most = tenants.most_days(name)
-            self.fields[name] = forms.IntegerField(
-                label=f"{label} (at most {most})",
-                min_value=1,
-                max_value=most,
-                required=False,
-                show_hidden_initial=True,
-                widget=forms.NumberInput(attrs={"placeholder": most}),
-            )
-
-    def days(self) -> list[forms.BoundField]:
-        """Return the fields of how long rows are kept."""
-        return [self[name] for name in _KEPT]
-
-
-@require_http_methods(["GET", "HEAD", "POST"])
-@tenant_page
-def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
-    """Show the settings, and change them."""
-    if not place.access.may("settings"):
-        raise Http404
-    initial = {name: getattr(place.tenant, name) for name in (*tenants.SETTINGS, *tenants.RETENTION)}
-    form = SettingsForm(request.POST if request.method == "POST" else None, initial=initial)
-    if form.is_valid():
-        tenants.set_settings(tenant=place.tenant, **{name: form.cleaned_data[name] for name in form.changed_data})
-        messages.success(request, "The settings are saved.")
-        return redirect(reverse("console-settings") + place.query)
-    context = place.context(page="settings", form=form, may_export=place.access.may("export"))
-    return render(request, "console/settings.html", context, status=400 if form.errors else 200)
-
-
-@require_safe
-@tenant_page
-def tenant_export(request: HttpRequest, place: Place) -> StreamingHttpResponse:
-    """Send the archive of everything that the tenant has."""
-    if not place.access.may("export"):
-        raise Http404
-    return tenants_archive(place.tenant)

@@ -127,16 +127,16 @@ def _bar(  # noqa: PLR0917
     x, step, top = place
     parts: list[Part] = []
     below = 0
-    left, width = round(x + step * 0.12, 2), round(step * 0.76, 2)
+    left, width = round(x + step * 0.12, 1), round(step * 0.76, 1)
     for number, value in enumerate(values, start=1):
         if value:
             height = value / top * HEIGHT
-            parts.append(Part(number, left, round(HEIGHT - (below + value) / top * HEIGHT, 2), width, round(height, 2)))
+            parts.append(Part(number, left, round(HEIGHT - (below + value) / top * HEIGHT, 1), width, round(height, 1)))
             below += value
     texts = tuple(map(show, values))
     lines = [f"{series}: {text}" for series, text, value in zip(names, texts, values, strict=True) if value and series]
     tip = "\n".join((f"{name}: {show(sum(values))}", *(lines if len(names) > 1 else ())))
-    return Bar(name, round(x, 2), round(step, 2), sum(values), show(sum(values)), tuple(parts), texts, tip, href)
+    return Bar(name, round(x, 1), round(step, 1), sum(values), show(sum(values)), tuple(parts), texts, tip, href)
 
 
 def spark(values: Sequence[float]) -> str:

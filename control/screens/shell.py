@@ -34,7 +34,7 @@ TENANT = (
     Entry("keys", "Keys", "console-keys", "key"),
     Entry("models", "Models", "console-models", "cube"),
     Entry("batches", "Batches", "console-batches", "stack"),
-    Entry("billing", "Billing", "console-billing", "card"),
+    Entry("billing", "Billing", "console-billing", "card", "wallet"),
     Entry("people", "People", "console-people", "people"),
     Entry("settings", "Settings", "console-settings", "sliders", "settings"),
     Entry("audit", "Audit", "console-audit", "clock", "audit"),

@@ -139,7 +139,7 @@ class Hints:
     """The answers for paths without an endpoint, which name the endpoint that they resemble.
 
     `near` matches paths of clients whose base URL lacks /v1, has it twice, or is another server's; the management API
-    has its own 404.
+    has its own 404, and people's pages of models and batches end with a slash, which no endpoint does.
     """
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
@@ -147,7 +147,8 @@ class Hints:
         known = "|".join(map(re.escape, sorted(paths, key=len, reverse=True)))
         self._known = re.compile(rf"/({known})(?:/|$)")
         before = r"(?:api|inference|openai|deployments/[^/]+|engines/[^/]+|v\d\w*)/"
-        self.near = rf"^(?!api/v1/)(?:{before})*(?:{known})(?:/|$)"
+        pages = r"(?:models|batches)/(?:.*/)?$"
+        self.near = rf"^(?!api/v1/|{pages})(?:{before})*(?:{known})(?:/|$)"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raise the 404."""

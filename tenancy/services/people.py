@@ -1,5 +1,5 @@
-"""Users' email addresses: each belongs to one user, who has proved it by a mail's link; or an operator vouched for it
-when they made the user.
+"""Users' names and email addresses. An address belongs to one user, who has proved it by a mail's link; or an operator
+vouched for it when they made the user.
 """
 
 from __future__ import annotations
@@ -25,6 +25,13 @@ LIFETIME = timedelta(days=3)
 TAKEN = "Another user has this address."
 _SALT = "gateway.services.people"
 _OLD = ServiceError("token", "This link was used already or is too old. Ask for a new one.")
+
+
+@transaction.atomic
+def set_name(*, user: User, name: str) -> None:
+    """Give the user a name; an empty one is none."""
+    user.name = name.strip()[:120]
+    user.save(update_fields=["name"])
 
 
 @transaction.atomic

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from django.test import Client
+from django.utils import timezone
 
 from base.units import MICRO
-from billing.models import CreditGrant, Plan, Wallet
+from billing.models import CreditGrant, Plan, UsageRollup, Wallet
 from billing.services import cards, credits, plans, wallets
 from gateway.runtime.models import RefusedRequest
 from routing.models import PublicModel, RouteRule, RouteTarget
@@ -13,7 +14,6 @@ from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
 from tenancy.models import Membership, Project, Tenant, User
 from tenancy.services import admin_keys, keys
-from tenancy.services.keys import create_key
 from tenancy.services.links import mint_link
 
 MARKDOWN = """## Rivers
@@ -172,13 +172,34 @@ def grant(slug: str, amount: int) -> None:
     credits.grant(wallet_id=wallet.id, amount=amount, kind=CreditGrant.Kind.PAID, key="browser")
 
 
-def key(slug: str) -> str:
+def secret(slug: str) -> str:
     """Return the secret of a new key of a tenant."""
     tenant = Tenant.objects.get(slug=slug)
     project = Project.objects.of(tenant).get(name="Default")
-    return create_key(tenant=tenant, project=project, name="a program", scopes=["inference"])[1]
+    return keys.create_key(tenant=tenant, project=project, name="a program", scopes=["inference"])[1]
 
 
 def is_kept(request: str) -> bool:
     """Return whether a refused request has been written."""
     return RefusedRequest.objects.unscoped().filter(id=request).exists()
+
+
+def key(slug: str, name: str) -> None:
+    """Give a tenant's first project a key."""
+    tenant = Tenant.objects.get(slug=slug)
+    project = Project.objects.of(tenant).order_by("created_at").first()
+    keys.create_key(tenant=tenant, project=project, name=name, scopes=["inference"])
+
+
+def joined(slug: str, email: str, role: str) -> None:
+    """Add a member to a tenant."""
+    join(Tenant.objects.get(slug=slug), email, role)
+
+
+def spend(slug: str) -> None:
+    """Let a tenant have used something in this hour."""
+    tenant = Tenant.objects.get(slug=slug)
+    project = Project.objects.of(tenant).order_by("created_at").first()
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    sums = {"requests": 3, "input_tokens": 300, "output_tokens": 90, "charge": 2 * MICRO}
+    UsageRollup.objects.get_or_create(hour=hour, tenant=tenant.id, project=project.id, model="river", defaults=sums)

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.browser]
 
 @pytest.fixture
 def client(site):
-    secret = site.inside.ask("tests.browser.seed:key", "acme")
+    secret = site.inside.ask("tests.browser.seed:secret", "acme")
     with openai.OpenAI(api_key=secret, base_url=f"{site.url}/v1", max_retries=0) as client:
         yield client
 

@@ -21,7 +21,8 @@ from billing.services import credits as credit_services
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch
 from gateway.conversations import Conversation
-from tenancy.models import APIKey, Membership, Project, Tenant
+from tenancy.models import APIKey, Invitation, Membership, Project, Tenant
+from tenancy.services import members
 
 pytestmark = pytest.mark.django_db
 
@@ -33,6 +34,7 @@ EXEMPT_PREFIXES = (
     "organization-",
     "operate-",
     "docs",
+    "moved-",
 )  # of tenants: tests/control/api/test_organization.py, tests/control/docs/test_readers.py
 EXEMPT = {
     "link-open",
@@ -71,6 +73,21 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     ],
     "console-alerts": [("get", {}, {}), ("post", {}, {"action": "delete", "id": "{key}"})],
     "console-export": [("get", {}, {})],
+    "console-project-new": [("post", {}, {"name": ""})],
+    "console-project": [("get", {"pk": "{project}"}, {}), ("post", {"pk": "{project}"}, {"name": "mine"})],
+    "console-project-archive": [("post", {"pk": "{project}"}, {"typed": "Default"})],
+    "console-billing": [("get", {}, {})],
+    "console-billing-export": [("get", {}, {})],
+    "console-people": [("get", {}, {}), ("get", {}, {"q": "owner"})],
+    "console-invite": [("post", {}, {"email": "x", "role": "member"})],
+    "console-leave": [("get", {}, {}), ("post", {}, {})],
+    "console-invitation-resend": [("post", {"pk": "{invitation}"}, {})],
+    "console-invitation-withdraw": [("post", {"pk": "{invitation}"}, {})],
+    "console-member": [("get", {"pk": "{membership}"}, {}), ("post", {"pk": "{membership}"}, {"role": "billing"})],
+    "console-member-remove": [
+        ("get", {"pk": "{membership}"}, {}),
+        ("post", {"pk": "{membership}"}, {"email": "owner@other.example"}),
+    ],
     "console-home": [("get", {}, {})],
     "console-chat": [("get", {}, {})],
     "console-conversations": [("get", {}, {}), ("get", {}, {"q": "their"})],
@@ -80,8 +97,15 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-estimate": [("post", {}, {"model": "their-model"})],
     "find": [("get", {}, {"q": "their"}), ("get", {}, {"q": "{request}"})],
     "console-account": [("get", {}, {})],
-    "console-usage": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"before": "{request}"})],
-    "console-usage-export": [("get", {}, {}), ("get", {}, {"key": "{key}"})],
+    "console-usage": [
+        ("get", {}, {}),
+        ("get", {}, {"key": "{key}"}),
+        ("get", {}, {"project": "{project}", "group": "project"}),
+        ("get", {}, {"member": "{owner}", "group": "member"}),
+    ],
+    "console-usage-export": [("get", {}, {}), ("get", {}, {"key": "{key}"}), ("get", {}, {"project": "{project}"})],
+    "console-usage-shown": [("get", {}, {}), ("get", {}, {"key": "{key}", "group": "key"})],
+    "console-keys": [("get", {}, {}), ("get", {}, {"q": "all"}), ("get", {}, {"before": "0.{key}"})],
     "console-batches": [("get", {}, {}), ("get", {}, {"before": "{batch}"})],
     "console-batch-cancel": [("get", {"pk": "{batch}"}, {}), ("post", {"pk": "{batch}"}, {})],
     "console-batch-file": [("get", {"pk": "{batch}", "file_id": "{file}"}, {})],
@@ -198,8 +222,11 @@ def ids(acme, other):
         shared_at=other.tenant.created_at,
     )
     conversation.save(force_insert=True)
+    invitation, _ = members.invite_member(tenant=other.tenant, email="asked@other.example")
     return {
         "conversation": str(conversation.id),
+        "invitation": str(invitation.id),
+        "asked": invitation.email,
         "batch": str(batch.id),
         "file": str(file.id),
         "request": str(request),
@@ -225,7 +252,7 @@ def fill(values, ids):
 
 
 def rows_of(party):
-    tables = (APIKey, Project, Membership, Batch, StoredFile, Conversation)
+    tables = (APIKey, Project, Membership, Invitation, Batch, StoredFile, Conversation)
     rows = [model_to_dict(row) for model in tables for row in model.objects.of(party.tenant).order_by("id")]
     return [*rows, model_to_dict(Tenant.objects.get(id=party.tenant.id))]
 
@@ -278,7 +305,10 @@ def test_the_test_would_see_a_leak(acme, other, ids):
     shown = Client(headers=other.bearer).get(reverse("api-keys")).content.decode()
     assert ids["key"] in shown
     assert ids["amount"] in Client(headers=other.bearer).get(reverse("api-wallet-transfers")).content.decode()
-    page = other.client().get(reverse("console-usage")).content.decode()
-    assert ids["key"] in page
-    assert ids["request"] in page
-    assert ids["model"] in page
+    client = other.client()
+    assert ids["key"] in client.get(reverse("console-keys")).content.decode()
+    assert ids["model"] in client.get(reverse("console-usage")).content.decode()
+    assert ids["request"] in client.get(reverse("console-home")).content.decode()
+    people = client.get(reverse("console-people")).content.decode()
+    assert ids["asked"] in people
+    assert ids["invitation"] in people

@@ -10,7 +10,7 @@ from rest_framework.throttling import BaseThrottle
 
 from control.api.organization.base import Body, OrganizationView, unix
 from control.api.organization.projects import expiry_of
-from control.api.throttles import InvitationThrottle
+from control.throttles import InvitationThrottle
 from gateway.errors.refusal import Refusal
 from tenancy.models import AdminAPIKey, Invitation, Membership
 from tenancy.services import admin_keys, members

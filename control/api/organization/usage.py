@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from base.units import MICRO
-from billing.selectors.usage import HourSum, usage_by_hour
+from billing.selectors.usage import TimeSum, usage_by
 from control.api.organization.base import Body, OrganizationView, identifier
 from gateway.errors.refusal import Refusal
 from routing.models import PublicModel
@@ -43,7 +43,7 @@ class _BucketsView(OrganizationView):
     widths: Mapping[str, Width]
     groups: Mapping[str, str]  # OpenAI's name → the rollups' column
 
-    def buckets(self, shown: Callable[[Body, HourSum], Body], *, models: list[str] | None = None) -> Response:
+    def buckets(self, shown: Callable[[Body, TimeSum], Body], *, models: list[str] | None = None) -> Response:
         """Return a page of buckets; `models` are those that count, all without."""
         width = self.widths.get(self.request.query_params.get("bucket_width", "1d"))
         if width is None:
@@ -56,10 +56,10 @@ class _BucketsView(OrganizationView):
         end = begin + limit * width.length
         last = self._moment("end_time", int(datetime.now(UTC).timestamp()) + 1, width, up=True)
         by = self._groups()
-        rows = usage_by_hour(self.tenant.id, begin, min(end, last), by=by, models=models, **self._filters())
-        found: dict[datetime, dict[tuple[Any, ...], HourSum]] = defaultdict(dict)
+        rows = usage_by("hour", self.tenant.id, begin, min(end, last), by=by, models=models, **self._filters())
+        found: dict[datetime, dict[tuple[Any, ...], TimeSum]] = defaultdict(dict)
         for row in rows:
-            sums = found[_floor(row.hour, width)]
+            sums = found[_floor(row.at, width)]
             sums[row.group] = sums[row.group].plus(row) if row.group in sums else row
         data = []
         moment = begin
@@ -116,7 +116,7 @@ class CompletionsUsageView(_BucketsView):
         known = {name for name, _ in rows} - embedding
         return self.buckets(self._shown, models=sorted(known & set(asked) if asked else known))
 
-    def _shown(self, named: Body, row: HourSum) -> Body:
+    def _shown(self, named: Body, row: TimeSum) -> Body:
         kind = "embeddings" if self.of_embeddings else "completions"
         told = {
             "object": f"organization.usage.{kind}.result",
@@ -146,7 +146,7 @@ class CostsView(_BucketsView):
         """Sum charges by bucket of time; a line item is a model."""
         return self.buckets(self._shown)
 
-    def _shown(self, named: Body, row: HourSum) -> Body:
+    def _shown(self, named: Body, row: TimeSum) -> Body:
         amount = {"value": row.charge / MICRO, "value_micro": row.charge, "currency": "credits"}
         return {"object": "organization.costs.result", "amount": amount, **named}
 

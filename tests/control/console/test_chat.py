@@ -48,10 +48,10 @@ def test_those_who_may_chat_see_the_page(people, role):
     assert "no-store" in response["cache-control"]
 
 
-def test_billing_goes_to_usage(people):
+def test_billing_goes_home(people):
     response = people("billing").get("/chat/")
     assert response.status_code == 302
-    assert response.url == "/usage/"
+    assert response.url == "/"
 
 
 def test_a_user_without_tenant_is_told_so(terms):

@@ -25,7 +25,7 @@ def test_a_key_is_made_with_limits_and_changed(acme):
     assert key.networks == ["192.0.2.0/24", "2001:db8::1/128"]
     assert key.budget.day_limit == 2_000_000_000
     assert timedelta(days=29) < key.expires_at - timezone.now() < timedelta(days=31)
-    listed = client.get("/usage/").content.decode()
+    listed = client.get("/keys/").content.decode()
     for shown in ("10 requests a minute", "0 of 2000 credits a day", "from 192.0.2.0/24"):
         assert shown in listed
     page = client.get(f"/keys/{key.id}/")
@@ -37,7 +37,7 @@ def test_a_key_is_made_with_limits_and_changed(acme):
     )
     key = made(acme).get()
     assert (key.scopes, key.request_limit, key.budget.day_limit) == (["chat"], 10, None)
-    assert "credits a day" not in client.get("/usage/").content.decode()
+    assert "credits a day" not in client.get("/keys/").content.decode()
 
 
 def test_terms_chosen_over_others_than_the_key_has_are_refused_once(acme):
@@ -119,7 +119,7 @@ def test_an_admin_key_is_shown_once_and_revoked(acme):
     assert "was shown already" in client.get(answer.url).content.decode()
     assert client.post("/keys/admin/", {"name": " "}).status_code == 400
     AdminAPIKey.objects.of(acme.tenant).update(expires_at=timezone.now())
-    assert 'class="state expired">expired' in client.get("/keys/admin/").content.decode()
+    assert "</svg>expired</span>" in client.get("/keys/admin/").content.decode()
     client.post(f"/keys/admin/{key.id}/revoke/")
     assert "revoked" in client.get("/keys/admin/").content.decode()
     assert AdminAPIKey.objects.of(acme.tenant).get().revoked_at is not None

@@ -46,7 +46,7 @@ def test_a_key_is_shown_once(acme):
     assert key.created_by == acme.owner
     assert key.scopes == ["inference"]
     assert key.expires_at == datetime(2099, 1, 2, tzinfo=UTC)
-    page = client.get("/usage/").content.decode()
+    page = client.get("/keys/").content.decode()
     assert secret not in page
     assert f"{key.prefix}…{key.last_four}" in page
 
@@ -96,7 +96,7 @@ def test_billing_makes_no_keys(acme, people):
     assert client.get("/keys/new/").status_code == 404
     assert client.post("/keys/new/", wanted(acme)).status_code == 404
     assert not made(acme).exists()
-    assert "Create key" not in client.get("/usage/").content.decode()
+    assert "Create key" not in client.get("/keys/").content.decode()
 
 
 def test_a_project_of_others_is_refused(acme, other):
@@ -115,12 +115,12 @@ def test_revoking_needs_the_name(acme):
     assert acme.key.revoked_at is None
     response = client.post(path, {"name": "all"})
     assert response.status_code == 302
-    assert response.url == "/usage/#keys"
+    assert response.url == "/keys/"
     acme.key.refresh_from_db(from_queryset=APIKey.objects.of(acme.tenant))
     assert acme.key.revoked_at is not None
-    page = client.get("/usage/").content.decode()
+    page = client.get("/keys/").content.decode()
     assert "is revoked: within a second" in page
-    assert 'class="state revoked"' in page
+    assert "</svg>revoked</span>" in page
     assert client.get(path).status_code == 404
 
 
@@ -136,7 +136,7 @@ def test_an_admin_keys_name_has_no_nul(acme):
 def test_who_may_revoke_keys_of_others(acme, people, role, may):
     client = people(role)
     path = f"/keys/{acme.key.id}/revoke/"
-    assert (path in client.get("/usage/").content.decode()) is may
+    assert (path in client.get("/keys/").content.decode()) is may
     assert client.get(path).status_code == (200 if may else 404)
     client.post(path, {"name": "all"})
     assert (APIKey.objects.of(acme.tenant).get(id=acme.key.id).revoked_at is not None) is may

@@ -8,7 +8,7 @@ import re
 import pytest
 from django.test import Client
 
-from tenancy.models import AuditEvent, Tenant
+from tenancy.models import AuditEvent, Project, Tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -115,3 +115,40 @@ def test_what_is_wrong_is_named(acme, body, field):
     assert client.post(PAGE, body).status_code == 400
     assert storage_of(acme) == "on_request"
     assert not changes_of(acme)
+
+
+def projects(party):
+    return dict(Project.objects.of(party.tenant).values_list("name", "is_active"))
+
+
+def test_a_project_is_made_renamed_and_archived_by_its_name(acme):
+    client = acme.client()
+    assert "“Side” is there" in client.post("/settings/projects/", {"name": "Side"}, follow=True).content.decode()
+    side = Project.objects.of(acme.tenant).get(name="Side")
+    path = f"/settings/projects/{side.id}/"
+    assert path in client.get(PAGE).content.decode()
+    assert client.post(path, {"name": "Default"}).status_code == 400
+    assert client.post(path, {"name": "Aside"}).status_code == 302
+    assert client.post(f"{path}archive/", {"typed": "Side"}).status_code == 400
+    assert projects(acme) == {"Default": True, "Aside": True}
+    assert client.post(f"{path}archive/", {"typed": "Aside"}).status_code == 302
+    assert projects(acme) == {"Default": True, "Aside": False}
+    assert client.get(path).status_code == 404
+
+
+def test_the_last_project_stays_and_no_name_comes_twice(acme):
+    client = acme.client()
+    answer = client.post(f"/settings/projects/{acme.project.id}/archive/", {"typed": "Default"})
+    assert answer.status_code == 400
+    assert "make another one first" in answer.content.decode()
+    for name, told in (("Default", "Another project has this name."), (" ", "A project needs a name.")):
+        assert told in client.post("/settings/projects/", {"name": name}, follow=True).content.decode()
+    assert projects(acme) == {"Default": True}
+
+
+@pytest.mark.parametrize("role", ["member", "billing"])
+def test_others_make_no_project(acme, people, role):
+    client = people(role)
+    assert client.post("/settings/projects/", {"name": "Mine"}).status_code == 404
+    assert client.post(f"/settings/projects/{acme.project.id}/", {"name": "Mine"}).status_code == 404
+    assert projects(acme) == {"Default": True}

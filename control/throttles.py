@@ -1,0 +1,51 @@
+"""Throttles of pages and APIs alike: how often a tenant may have mail sent to strangers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from django.conf import settings
+from rest_framework.request import Request
+from rest_framework.throttling import SimpleRateThrottle
+from rest_framework.views import APIView
+
+from base.errors import ServiceError
+from tenancy.services.access import Access
+
+
+class SettingThrottle(SimpleRateThrottle):
+    """A throttle whose rate is the setting named `setting`, read at each call. Counted by each gateway process."""
+
+    setting: str
+
+    def get_rate(self) -> str:
+        """Return the setting."""
+        rate: str = getattr(settings, self.setting)
+        return rate
+
+    def ident_of(self, request: Request) -> str | None:
+        """Return the id whose calls are counted together; None isn't counted."""
+        raise NotImplementedError
+
+    def get_cache_key(self, request: Request, view: APIView) -> str | None:
+        """Return the cache key of this caller's calls."""
+        ident = self.ident_of(request)
+        return None if ident is None else f"throttle:{self.setting}:{ident}"
+
+
+class InvitationThrottle(SettingThrottle):
+    """By tenant: each invitation is a mail to somebody who didn't ask for it."""
+
+    setting = "SLUICE_INVITATION_RATE"
+
+    def ident_of(self, request: Request) -> str | None:
+        """Return the tenant's id."""
+        return str(request.auth.tenant.id) if isinstance(request.auth, Access) else None
+
+
+def check_invitations(access: Access) -> None:
+    """Count an invitation that is sent from a page; raise ServiceError where the tenant has sent too many."""
+    asked = cast("Request", SimpleNamespace(auth=access))
+    if not InvitationThrottle().allow_request(asked, cast("APIView", None)):
+        raise ServiceError("", "This tenant has sent too many invitations: try again in an hour.")
