@@ -46,19 +46,21 @@ def add_remote_model(
     api_key: str = "",
     rate_card: str = "",
     options: Mapping[str, Any] | None = None,
+    priced: bool = True,
 ) -> Added:
     """Serve the model that the server at `address` calls `model` under the public `name` (by default the same).
 
     A test prompt must be answered first. A public model that exists keeps what it is and gets one more deployment; the
-    same address again changes that deployment. Without a rate card of that name one is published at the default rates.
-    Raise ServiceError naming the field.
+    same address again changes that deployment. Without a rate card of that name one is published at the default rates;
+    a new model that isn't `priced` has none, and serves nobody. Raise ServiceError naming the field.
     """
     given = {**(options or {}), "model": model, "dialect": dialect, "kinds": list(kinds)}
     base = checked(address, given)
     tried = try_remote(EngineSpec("trial", REMOTE, base, given, seal(api_key)))
     if not given.get("vector_width") and (width := max(trial.vector_width for trial in tried.trials)):
         given["vector_width"] = width
-    added = _publish(base, given, tried, name=name or model, credential=seal(api_key), rate_card=rate_card)
+    card = rate_card if priced else None
+    added = _publish(base, given, tried, name=name or model, credential=seal(api_key), card=card)
     return Added(added, tried, _lines(tried, _prices_of(added)))
 
 
@@ -98,19 +100,21 @@ def reseal_credentials() -> list[str]:
 
 @transaction.atomic
 def _publish(
-    address: str, options: Mapping[str, Any], tried: Tried, *, name: str, credential: str, rate_card: str
+    address: str, options: Mapping[str, Any], tried: Tried, *, name: str, credential: str, card: str | None
 ) -> Deployment:
+    """Put it into the catalogue; `card` None leaves a new model without a price and rules as they are."""
     require_no_adapter(name)
     known = PublicModel.objects.filter(name=name, is_active=True).first()
     if known is not None and not set(options["kinds"]) <= set(known.kinds):
         raise ServiceError("kinds", f"the public model {name} serves {' and '.join(known.kinds)}")
-    card = rate_card or (known.rate_card if known else name)
-    cards.ensure_card(card, options["kinds"][0])
+    priced_by = card or (known.rate_card if known else "" if card is None else name)
+    if priced_by:
+        cards.ensure_card(priced_by, options["kinds"][0])
     row = add_model(
         name=name,
         kinds=known.kinds if known else options["kinds"],
         context_length=known.context_length if known else tried.info.max_context,
-        rate_card=card,
+        rate_card=priced_by,
         source=address,
         description=known.description if known else "",
         backend=Deployment.Backend.OPENAI,
@@ -118,7 +122,8 @@ def _publish(
         deployment=_name_of(name, address, str(options["dialect"])),
         credential=credential,
     )
-    ensure_default_routes()
+    if card is not None:
+        ensure_default_routes()
     return row
 
 

@@ -20,6 +20,7 @@ from django.db.models.signals import m2m_changed, post_delete, post_save, pre_de
 from billing.models import (
     LedgerTransfer,
     Plan,
+    PlanMove,
     PlanVersion,
     Rate,
     RateCard,
@@ -28,7 +29,7 @@ from billing.models import (
     Wallet,
 )
 from billing.services.credits import credit_changed
-from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
+from routing.models import Adapter, Deployment, Fetch, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
 from tenancy.audit.trail import HIDDEN, record
 from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Project, SignInLink, Tenant, User
 
@@ -88,9 +89,11 @@ TRACKED = (
     Tracked(Wallet, "wallet", ("state",)),
     Tracked(Plan, "plan", _all_but(Plan)),
     Tracked(PlanVersion, "plan_version", _all_but(PlanVersion)),
+    Tracked(PlanMove, "plan_move", ("plan", "to", "at_once", "total")),
     Tracked(RateCard, "rate_card", _all_but(RateCard)),
     Tracked(PublicModel, "model", _all_but(PublicModel)),
     Tracked(ModelAlias, "alias", _all_but(ModelAlias)),
+    Tracked(Fetch, "fetch", ("source", "name", "options")),
     Tracked(Adapter, "adapter", _all_but(Adapter), tenant=lambda row: row.model.tenant_id),
     Tracked(Node, "node", _all_but(Node, "seen_at")),
     Tracked(Deployment, "deployment", _all_but(Deployment), hidden=("credential",)),
