@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from django.db.models import Prefetch, QuerySet
+
 from routing.catalogue import IMAGES
-from routing.models import Deployment, PublicModel, RouteRule
+from routing.models import Deployment, PublicModel, RouteRule, RouteTarget
 from routing.tasks import AUTO
 
 
@@ -42,6 +44,14 @@ class Able:
             and other.context <= self.context
             and other.images <= self.images
         )
+
+
+def rules_in_order() -> QuerySet[RouteRule]:
+    """Return all rules in the order in which they are tried, with what `findings_of` reads."""
+    targets = RouteTarget.objects.select_related("model__adapter").order_by("is_fallback", "-weight", "model__name")
+    return RouteRule.objects.order_by("priority", "name").prefetch_related(
+        Prefetch("targets", targets), "targets__model__deployments"
+    )
 
 
 def findings_of(
@@ -85,9 +95,7 @@ def _names(rule: RouteRule, plans: Collection[str], tasks: Collection[str]) -> I
     if rule.plan and rule.plan not in plans:
         yield Finding("no such plan", f"There is no plan “{rule.plan}”, so no request is of it.")
     if rule.task and rule.task not in tasks:
-        text = (
-            f"SLUICE_TASKS doesn't list “{rule.task}”: only who writes {AUTO}:{rule.task} means it."
-        )
+        text = f"SLUICE_TASKS doesn't list “{rule.task}”: only who writes {AUTO}:{rule.task} means it."
         yield Finding("no such task", text, grave=False)
     least, most = rule.min_prompt_tokens, rule.max_prompt_tokens
     if least is not None and most is not None and least > most:

@@ -119,14 +119,16 @@ class PlanMove(models.Model):
     """All tenants of a plan on their way to the newest version of a plan, `to` (the same one where that was published
     anew), a chunk at a time by periodic work.
 
-    With `at_once` also those that get less credit then; without it these change at the end of their month. `last` is
-    the last subscription that was looked at. `moved` counts those that changed or will, `refused` those that couldn't.
+    With `at_once` also those that get less credit then; without it these change at the end of their month. With
+    `only_adds` nobody whose terms would differ in anything but more models. `last` is the last subscription that was
+    looked at. `moved` counts those that changed or will, `refused` those that couldn't.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="moves")
     to = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="+")
     at_once = models.BooleanField(default=False)
+    only_adds = models.BooleanField(default=False)
     total = models.PositiveIntegerField()
     moved = models.PositiveIntegerField(default=0)
     refused = models.PositiveIntegerField(default=0)

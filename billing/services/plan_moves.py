@@ -8,15 +8,16 @@ from django.db.models import F, QuerySet
 from base import clock
 from billing.models import Plan, PlanMove, Subscription
 from billing.services.errors import CreditError, PlanError
+from billing.services.plan_models import moved
 from billing.services.plans import change_plan, latest_version
 
 CHUNK = 20
 
 
 @transaction.atomic
-def ask(plan: Plan, to: Plan, *, at_once: bool = False, asked_by: str = "") -> PlanMove:
-    """Have all tenants of the plan moved, as `change_plan` moves one; raise PlanError where nobody would move, and
-    while an earlier move of the plan goes on.
+def ask(plan: Plan, to: Plan, *, at_once: bool = False, only_adds: bool = False, asked_by: str = "") -> PlanMove:
+    """Have all tenants of the plan moved, as `change_plan` moves one; with `only_adds` to newer terms of the same plan,
+    those who just get more models. Raise PlanError where nobody would move, and while an earlier move of it goes on.
     """
     latest_version(to.slug)
     Plan.objects.filter(pk=plan.pk).update(slug=plan.slug)  # the row's lock: one move of a plan at a time
@@ -25,7 +26,9 @@ def ask(plan: Plan, to: Plan, *, at_once: bool = False, asked_by: str = "") -> P
     total = movable(plan, to).count()
     if not total:
         raise PlanError(f"to: every tenant of {plan} has these terms already")
-    return PlanMove.objects.create(plan=plan, to=to, at_once=at_once, total=total, asked_by=asked_by)
+    return PlanMove.objects.create(
+        plan=plan, to=to, at_once=at_once, only_adds=only_adds, total=total, asked_by=asked_by
+    )
 
 
 def movable(plan: Plan, to: Plan) -> QuerySet[Subscription]:
@@ -45,7 +48,10 @@ def turn() -> bool:
     chunk = list(rows.values_list("pk", "tenant_id")[:CHUNK])
     for subscription, tenant in chunk:
         try:
-            change_plan(tenant, move.to.slug, at_once=move.at_once)
+            if not move.only_adds:
+                change_plan(tenant, move.to.slug, at_once=move.at_once)
+            elif moved(tenant, move.to.slug) is False:
+                raise PlanError("its other terms differ, or a change of plan is scheduled")
         except (CreditError, ValueError) as refused:
             told = {"refused": F("refused") + 1, "error": str(refused)[:300]}
         else:
