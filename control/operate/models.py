@@ -58,7 +58,7 @@ _COLUMNS = [
     Column("Cost", "number"),
     Column("State", "wraps"),
     Column("Plans"),
-    Column("auto"),
+    Column("auto", "wraps"),
 ]
 _VIEWS = {"": "Everybody’s", "own": "Tenants’ own", "withdrawn": "Withdrawn"}
 
@@ -91,7 +91,8 @@ def auto_of(name: str, rules: Rules) -> State:
 
 
 def _by(names: Sequence[str]) -> str:
-    return f"by “{names[0]}”" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+    first = names[0] if len(names[0]) <= 40 else f"{names[0][:39]}…"
+    return f"by “{first}”" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 @require_safe
@@ -151,7 +152,7 @@ def kinds_in_words(model: PublicModel) -> str:
 
 def _about(model: PublicModel) -> str:
     adapter = adapter_of(model)
-    parts = [kinds_in_words(model), f"{short(model.context_length)} context"]
+    parts = [kinds_in_words(model), f"{model.context_length:,} context"]
     if adapter is not None:
         parts.append(f"adapter of {adapter.base.name}")
     if model.tenant is not None:

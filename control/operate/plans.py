@@ -121,9 +121,14 @@ def listing(request: HttpRequest, desk: Desk) -> HttpResponse:
     return render(request, "operate/plans.html", context)
 
 
+def _cut(name: str) -> str:
+    """Return a name that doesn't widen the head of a column."""
+    return name if len(name) <= 24 else f"{name[:23]}…"
+
+
 def _comparison(chosen: Sequence[PlanCard]) -> Table:
     """Return two plans' terms in a table, what is the same paler."""
-    columns = [Column("Term", "name"), *(Column(one.plan.name, "wraps") for one in chosen)]
+    columns = [Column("Term", "name"), *(Column(_cut(one.plan.name), "wraps") for one in chosen)]
     left, right = (dict(terms_of(one.version)) if one.version else {} for one in chosen)
     names = list(left or right)
     rows = [

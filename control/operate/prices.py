@@ -245,7 +245,7 @@ class NewListForm(OperatorForm):
     """The name of a price list that isn't there yet."""
 
     name = forms.RegexField(
-        r"[^\s/?#][^?#]*", max_length=100, label="Name", help_text="Often the model’s. It stays as it is."
+        r"^[^\s/?#][^?#]*$", max_length=100, label="Name", help_text="Often the model’s. It stays as it is."
     )
 
 
@@ -291,12 +291,18 @@ def _compared(request: HttpRequest, desk: Desk, name: str, form: PricesForm, aft
         return render(request, "operate/price_publish.html", context, status=400)
     before, concerned = prices_at(when or timezone.now()).get(name), _concerned(name)
     columns = [
-        Column("From context", "number"), Column("Class", "name"), Column("In force", "credits"),
-        Column("New", "credits"), Column("Difference", "number"),
+        Column("Class", "name"), Column("From context", "number"), Column("In force", "number"),
+        Column("New", "number"), Column("Difference", "number"),
     ]  # fmt: skip
     changes = [
         Row(
-            [grouped(one.context), CLASS_WORDS[one.usage_class], one.before, one.after, one.difference or "–"],
+            [
+                CLASS_WORDS[one.usage_class],
+                grouped(one.context),
+                amount(one.before),
+                amount(one.after),
+                one.difference or "–",
+            ],
             is_over=not one.difference,
         )
         for one in price_changes(before, after)
@@ -304,8 +310,10 @@ def _compared(request: HttpRequest, desk: Desk, name: str, form: PricesForm, aft
     fee = None if before is None else before.request_fee
     batch = "–" if before is None else f"{before.batch_bp / 100:g} %"
     changes += [
-        Row(["", "Each request", fee, after.request_fee, "" if fee == after.request_fee else "changes"]),
-        Row(["", "Batches, of these rates", Cell(batch), Cell(f"{after.batch_bp / 100:g} %"), ""]),
+        Row(
+            ["Each request", "", amount(fee), amount(after.request_fee), "" if fee == after.request_fee else "changes"]
+        ),
+        Row(["Batches, of these rates", "", batch, f"{after.batch_bp / 100:g} %", ""]),
     ]
     context = desk.context(
         page="prices",

@@ -117,7 +117,13 @@ def test_a_model_is_changed_and_withdrawn_with_its_name(operator):
     model, spare = fake(), fake("spare")
     rule = rule_to(model)
     edit = reverse("operate-model-edit", args=[model.pk])
-    form = {"kinds": ["chat"], "context_length": "4096", "rate_card": "small", "description": "Small.", "cost_input": "1.5"}
+    form = {
+        "kinds": ["chat"],
+        "context_length": "4096",
+        "rate_card": "small",
+        "description": "Small.",
+        "cost_input": "1.5",
+    }
     assert operator.post(edit, {**form, "context_length": "0"}).status_code == 400
     assert operator.post(edit, form).status_code == 302
     model.refresh_from_db()
@@ -274,7 +280,10 @@ def test_a_price_is_chosen_and_never_the_default_one(operator):
     again = operator.post(page, PRICE)
     assert "there is a price list of this name" in str(again.context["form"].errors["name"])
     other = fake("other", card="")
-    assert operator.post(reverse("operate-model-price", args=[other.pk]), {"how": "card", "card": "mine"}).status_code == 302
+    assert (
+        operator.post(reverse("operate-model-price", args=[other.pk]), {"how": "card", "card": "mine"}).status_code
+        == 302
+    )
     assert PublicModel.objects.get(pk=other.pk).rate_card == "mine"
 
 
@@ -327,7 +336,10 @@ def test_the_end_says_whether_auto_uses_it_and_what_a_thousand_tokens_cost(opera
     rule = rule_to(model)
     told = text_of(operator.get(page))
     assert "Rule “general” matched" in told
-    assert '<data class="amount" value="0.003" title="0.003 credits">0.003</data></strong> credits, of which you pay' in told
+    assert (
+        '<data class="amount" value="0.003" title="0.003 credits">0.003</data></strong> credits, of which you pay'
+        in told
+    )
     assert "margin 67 %" in told
     assert "margin 75 %" in told
     rule_to(fake("first"), name="before all", priority=1)
