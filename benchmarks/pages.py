@@ -37,7 +37,15 @@ def filled(records: int, tenants: int) -> None:
     from django.db import connection
 
     from base.database.connections import limit_migration
-    from billing.models import CreditGrant, LedgerAccount, LedgerTransfer, UsageRecord, Wallet
+    from billing.models import (
+        CreditGrant,
+        LedgerAccount,
+        LedgerTransfer,
+        PlanVersion,
+        Subscription,
+        UsageRecord,
+        Wallet,
+    )
     from billing.services.plans import ensure_default_plans
     from billing.services.wallets import ensure_operator_accounts
     from gateway.runtime.models import RefusalCount, RefusedRequest
@@ -124,8 +132,32 @@ def filled(records: int, tenants: int) -> None:
             AuditEvent, records // 20, id=f"made({at}, n)", at=at, tenant_id=of["tenant"], actor="'boss@x.example'",
             action="'key.created'", target_type="'apikey'", target_id="n::text", target="'key'",
         )  # fmt: skip
+        version = PlanVersion.objects.filter(plan__slug="business").values_list("pk", flat=True).first()
+        rows(
+            Subscription, tenants, id=identifier(7, "n"), tenant_id=ids["tenant"], version_id=f"'{version}'",
+            state="'active'", anchor="now()", time_zone="'UTC'",
+        )  # fmt: skip
         sums(cursor)
         cursor.execute("RESET session_replication_role; ANALYZE")
+    catalogue()
+
+
+def catalogue() -> None:
+    """Make the models that the records name, with a price each, two rules, and a plan that has some."""
+    from billing.services import cards
+    from routing.models import PublicModel, RouteRule, RouteTarget
+    from routing.services.catalogue import add_model
+
+    for number in range(MODELS):
+        cards.publish(f"model-{number}", {0: {"input": 10_000_000, "output": 40_000_000}})
+        add_model(
+            name=f"model-{number}", kinds=["chat"], context_length=8192, rate_card=f"model-{number}", source="",
+            backend="fake",
+        )  # fmt: skip
+    for name, models in (("code", ("model-1", "model-2")), ("general", ("model-3",))):
+        rule = RouteRule.objects.create(name=name, priority=len(name))
+        for model in models:
+            RouteTarget.objects.create(rule=rule, model=PublicModel.objects.get(name=model))
 
 
 def sums(cursor) -> None:
@@ -145,8 +177,8 @@ def sums(cursor) -> None:
     )
 
 
-def pages() -> list[tuple[str, str]]:
-    """Return what is measured: a name and an address each."""
+def pages() -> list[tuple[str, ...]]:
+    """Return what is measured: a name and an address each, and a form where one is sent."""
     from django.contrib import admin
     from django.urls import reverse
 
@@ -214,7 +246,35 @@ def pages() -> list[tuple[str, str]]:
         ("operator's request", reverse("operate-request", args=[last.request])),
         ("operator's refused request", reverse("operate-request", args=[kept.id])),
     ]
-    return found
+    return found + operator_pages()
+
+
+def operator_pages() -> list[tuple[str, str, dict[str, str]]]:
+    """Return those at /operate/, a form that is sent among them."""
+    from django.urls import reverse
+
+    from routing.models import PublicModel, RouteRule
+
+    model, rule = PublicModel.objects.get(name="model-7"), RouteRule.objects.get(name="general")
+    prices = {"input": "12", "output": "40"}
+    of_model = [("", "a model"), ("-edit", "change a model"), ("-withdraw", "withdraw a model")]
+    of_model += [(f"-{step}", f"a model's {step}") for step in ("proof", "price", "plans", "rules", "live")]
+    addressed = [
+        ("models", reverse("operate-models"), {}),
+        ("models search", f"{reverse('operate-models')}?q=model-1", {}),
+        *((title, reverse(f"operate-model{name}", args=[model.pk]), {}) for name, title in of_model),
+        ("prices", reverse("operate-prices"), {}),
+        ("a price list", reverse("operate-price", args=["model-7"]), {}),
+        ("prices compared", reverse("operate-price-new", args=["model-7"]), prices),
+        ("prices compared, last month", reverse("operate-price-new", args=["model-7"]), {**prices, "usage": "1"}),
+        ("plans", f"{reverse('operate-plans')}?a=free&b=business", {}),
+        ("a plan", reverse("operate-plan", args=["business"]), {}),
+        ("terms of a plan", reverse("operate-plan-publish", args=["business"]), {}),
+        ("move a plan's tenants", reverse("operate-plan-move", args=["business"]), {}),
+        ("routing", reverse("operate-routing"), {}),
+        ("a rule", reverse("operate-rule", args=[rule.pk]), {}),
+    ]
+    return [(f"operate: {name}", address, form) for name, address, form in addressed]
 
 
 def operators(tenant) -> list[tuple[str, str]]:
@@ -269,14 +329,14 @@ def measured(folder: Path, times: int, only: str, *, is_slowest: bool) -> None:
     client.force_login(operator, backend="django.contrib.auth.backends.ModelBackend")
     client.get("/")
     print("| page | ms | ours, ms | server, ms | queries | kB | |\n|---|---|---|---|---|---|---|")
-    for name, address in pages():
+    for name, address, *form in pages():
         if only not in name:
             continue
         best, ours, theirs, slowest = float("inf"), float("inf"), float("inf"), ""
         for _ in range(times):
             with CaptureQueriesContext(connection) as queries:
                 before, started = processor_ms(folder), time.perf_counter()
-                answer = client.get(address)
+                answer = client.post(address, form[0]) if any(form) else client.get(address)
                 best = min(best, 1000 * (time.perf_counter() - started))
                 after = processor_ms(folder)
                 ours, theirs = min(ours, after[0] - before[0]), min(theirs, after[1] - before[1])

@@ -25,6 +25,7 @@ from routing.services.catalogue import LOCAL, add_model
 from routing.services.defaults import ensure_default_routes, ensure_task_routes, specialists
 
 Tell = Callable[[str], None]
+Progress = Callable[[int], None]
 
 FIRST_MODELS: dict[str, dict[str, Any]] = {
     # The GGUF file carries no recommendation; at the API's temperature of 1 so small a model rambles, and it doesn't
@@ -54,17 +55,20 @@ def add_local_model(
     options: dict[str, Any] | None = None,
     nodes: Sequence[str] = (LOCAL,),
     default_max_tokens: int | None = None,
+    priced: bool = True,
     tell: Tell = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Deployment:
     """Bring `source` (hub id, folder, GGUF file) here, make it public as `name` on `nodes`, priced by `rate_card`.
 
-    Without a card of that name one is published at the default rates for its kind. `tell` is called with a
-    line before each long step. Raises ServiceError with the reason.
+    Without a card of that name one is published at the default rates for its kind; a model that isn't `priced` has
+    none, and serves nobody. `tell` is called with a line before each long step, `progress` meanwhile with the bytes
+    that have come. Raises ServiceError with the reason.
     """
     unknown = set(nodes) - {LOCAL, *Node.objects.values_list("name", flat=True)}
     if unknown:
         raise ServiceError("node", f"there is no node {min(unknown)!r}: see `manage.py nodes list`")
-    found = _fetch(as_meant(source), tell)
+    found = _fetch(as_meant(source), tell, progress)
     return _publish(
         found,
         name=name or str(found["name"]),
@@ -72,7 +76,15 @@ def add_local_model(
         options=options,
         nodes=nodes,
         default_max_tokens=default_max_tokens,
+        priced=priced,
     )
+
+
+def require_free(name: str) -> None:
+    """Raise ServiceError where a model of the catalogue has the name: what it serves from would be replaced."""
+    require_no_adapter(name)
+    if PublicModel.objects.filter(name=name, is_active=True).exists():
+        raise ServiceError("name", f"There is a model {name!r}: give another name, or withdraw that one first.")
 
 
 def add_first_models() -> FirstModels:
@@ -121,13 +133,17 @@ def _publish(
     description: str = "",
     nodes: Sequence[str] = (LOCAL,),
     default_max_tokens: int | None = None,
+    priced: bool = True,
 ) -> Deployment:
-    card, options = rate_card or name, options or {}
+    card, options = (rate_card or name) if priced else "", options or {}
+    if not priced:
+        require_free(name)
     longest = options.get("max_context") or found["context_length"]
     if not isinstance(longest, int) or longest < 1:
         raise ServiceError("options", f"max_context is a number of tokens, not {longest!r}")
     require_no_adapter(name)
-    cards.ensure_card(card, found["kinds"][0])
+    if card:
+        cards.ensure_card(card, found["kinds"][0])
     row = add_model(
         name=name,
         kinds=found["kinds"],
@@ -146,7 +162,7 @@ def _publish(
     return row
 
 
-def _fetch(source: str, tell: Tell = lambda _: None) -> dict[str, Any]:
+def _fetch(source: str, tell: Tell = lambda _: None, progress: Progress = lambda _: None) -> dict[str, Any]:
     """Run `inference.sources.fetch` in a process of its own (it may need torch) and return what it found."""
     folders = ["--home", str(settings.SLUICE_HOME), "--specialists", str(settings.SLUICE_SPECIALISTS)]
     command = [sys.executable, "-m", "inference.sources.fetch", *folders, source]
@@ -163,10 +179,16 @@ def _fetch(source: str, tell: Tell = lambda _: None) -> dict[str, Any]:
         ) as process,
     ):
         assert process.stdout is not None
-        for line in process.stdout:
-            found = json.loads(line)
-            if "doing" in found:
-                tell(found["doing"])
+        try:
+            for line in process.stdout:
+                found = json.loads(line)
+                if "doing" in found:
+                    tell(found["doing"])
+                elif "bytes" in found:
+                    progress(found["bytes"])
+        except BaseException:
+            process.kill()  # nobody waits for it any more
+            raise
         if process.wait() != 0:
             complaints.seek(0)
             lines = complaints.read().strip().splitlines()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.views.decorators.debug import sensitive_variables
 
@@ -20,7 +23,7 @@ from fleet.adapters import require_no_adapter
 from fleet.remote_engines import REMOTE
 from fleet.trials import Tried, try_remote
 from inference.engine import EngineSpec
-from inference.open import check_remote
+from inference.open import check_remote, list_remote
 from routing.models import Deployment, PublicModel
 from routing.services.catalogue import add_model, slug_of
 from routing.services.defaults import ensure_default_routes
@@ -46,20 +49,81 @@ def add_remote_model(
     api_key: str = "",
     rate_card: str = "",
     options: Mapping[str, Any] | None = None,
+    priced: bool = True,
 ) -> Added:
     """Serve the model that the server at `address` calls `model` under the public `name` (by default the same).
 
     A test prompt must be answered first. A public model that exists keeps what it is and gets one more deployment; the
-    same address again changes that deployment. Without a rate card of that name one is published at the default rates.
-    Raise ServiceError naming the field.
+    same address again changes that deployment. Without a rate card of that name one is published at the default rates;
+    a new model that isn't `priced` has none, and serves nobody. Raise ServiceError naming the field.
     """
     given = {**(options or {}), "model": model, "dialect": dialect, "kinds": list(kinds)}
     base = checked(address, given)
-    tried = try_remote(EngineSpec("trial", REMOTE, base, given, seal(api_key)))
+    try:
+        tried = try_remote(EngineSpec("trial", REMOTE, base, given, seal(api_key)))
+    except ServiceError as error:
+        raise _with_way_out(error) from error
     if not given.get("vector_width") and (width := max(trial.vector_width for trial in tried.trials)):
         given["vector_width"] = width
-    added = _publish(base, given, tried, name=name or model, credential=seal(api_key), rate_card=rate_card)
+    card = rate_card if priced else None
+    added = _publish(base, given, tried, name=name or model, credential=seal(api_key), card=card)
     return Added(added, tried, _lines(tried, _prices_of(added)))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A model that a server offers, with the context that it states; `dialect` is what the server seems to be."""
+
+    name: str
+    context: int | None
+    dialect: str
+
+
+_OWNERS = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llamacpp"}
+
+
+@sensitive_variables("api_key")
+def listed_models(*, address: str, api_key: str = "") -> list[Listed]:
+    """Return the models that the server at `address` lists; raise ServiceError naming the field.
+
+    Not for a thread that runs an event loop.
+    """
+    try:
+        found = asyncio.run(list_remote(address, settings.SLUICE_REMOTE_NETWORKS, api_key))
+    except ValueError as error:
+        field, _, message = str(error).partition(": ")
+        raise _with_way_out(ServiceError(field, message)) from error
+    return [
+        Listed(
+            str(one["id"]),
+            next((one[name] for name in ("max_model_len", "context_length") if isinstance(one.get(name), int)), None),
+            _OWNERS.get(str(one.get("owned_by", "")).lower(), ""),
+        )
+        for one in found
+    ]
+
+
+NETWORKS = "SLUICE_REMOTE_NETWORKS"
+
+
+def _with_way_out(error: ServiceError) -> ServiceError:
+    """Return the error; of an address that no setting allows with what to set."""
+    if NETWORKS not in error.message:
+        return error
+    words = (one.strip("(:,;)") for one in error.message.split())
+    address = next((one for one in words if _is_address(one)), "")
+    network = "127.0.0.0/8" if address.startswith("127.") else str(ipaddress.ip_network(address)) if address else ""
+    value = ",".join([*map(str, settings.SLUICE_REMOTE_NETWORKS), *filter(None, [network])])
+    way = f" Set {NETWORKS}={value} in the environment of each gateway and of the jobs, and start them again."
+    return ServiceError(error.field, f"{error.message.removesuffix('.')}.{way}")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def checked(address: str, options: Mapping[str, Any]) -> str:
@@ -98,19 +162,21 @@ def reseal_credentials() -> list[str]:
 
 @transaction.atomic
 def _publish(
-    address: str, options: Mapping[str, Any], tried: Tried, *, name: str, credential: str, rate_card: str
+    address: str, options: Mapping[str, Any], tried: Tried, *, name: str, credential: str, card: str | None
 ) -> Deployment:
+    """Put it into the catalogue; `card` None leaves a new model without a price and rules as they are."""
     require_no_adapter(name)
     known = PublicModel.objects.filter(name=name, is_active=True).first()
     if known is not None and not set(options["kinds"]) <= set(known.kinds):
         raise ServiceError("kinds", f"the public model {name} serves {' and '.join(known.kinds)}")
-    card = rate_card or (known.rate_card if known else name)
-    cards.ensure_card(card, options["kinds"][0])
+    priced_by = card or (known.rate_card if known else "" if card is None else name)
+    if priced_by:
+        cards.ensure_card(priced_by, options["kinds"][0])
     row = add_model(
         name=name,
         kinds=known.kinds if known else options["kinds"],
         context_length=known.context_length if known else tried.info.max_context,
-        rate_card=card,
+        rate_card=priced_by,
         source=address,
         description=known.description if known else "",
         backend=Deployment.Backend.OPENAI,
@@ -118,7 +184,8 @@ def _publish(
         deployment=_name_of(name, address, str(options["dialect"])),
         credential=credential,
     )
-    ensure_default_routes()
+    if card is not None:
+        ensure_default_routes()
     return row
 
 

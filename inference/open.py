@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inference.engine import Engine, EngineSpec
@@ -46,3 +46,32 @@ def check_remote(endpoint: str, options: Mapping[str, Any]) -> str:
 
     RemoteOptions.of(EngineSpec("", "openai", endpoint, options))
     return base_of(endpoint)
+
+
+async def list_remote(endpoint: str, networks: Sequence[str], credential: str) -> list[dict[str, Any]]:
+    """Return what a foreign server lists at ``/v1/models``: entries with their ``id``, its other fields as it has them.
+
+    Raise ValueError, beginning with the name of what is wrong, where it lists nothing.
+    """
+    from inference.clients.remote.faults import AskError
+    from inference.clients.remote.options import RemoteOptions, base_of
+    from inference.clients.remote.pool import pool_of
+
+    options = RemoteOptions.of(EngineSpec("", "openai", endpoint, {"model": "-", "networks": networks, **_LISTING}))
+    pool, user = pool_of(base_of(endpoint), options.networks), object()
+    pool.join(user, options)
+    try:
+        found = await pool.ask({"authorization": f"Bearer {credential}"} if credential else {}, "/v1/models")
+    except AskError as error:
+        why = "api_key: the server wants another key" if error.status in {401, 403} else f"address: {error}"
+        raise ValueError(why) from error
+    finally:
+        await pool.leave(user)
+    entries = found.get("data") if isinstance(found, dict) else None
+    named = [one for one in entries or () if isinstance(one, dict) and isinstance(one.get("id"), str) and one["id"]]
+    if not named:
+        raise ValueError("address: the server answers, but lists no models at /v1/models")
+    return named
+
+
+_LISTING = {"dialect": "generic", "kinds": ["embedding"]}  # asks nothing of how a server keeps tenants apart

@@ -20,6 +20,9 @@ class PublicModel(models.Model):
     no other sees it, and with a `project` no other project of the tenant's does. It may be used whatever models the
     plan includes, as long as that includes adapters. A request that doesn't bound its output gets at most
     `default_max_tokens` of it, without that as many as the context holds.
+
+    Without a price in force nobody is served. `cost_input` and `cost_output` are what a million tokens cost the
+    operator, in µcr, where that is known: pages show the margin, no charge depends on it.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
@@ -34,6 +37,8 @@ class PublicModel(models.Model):
         validators=[MinValueValidator(1)],
         help_text="Most tokens of an answer whose request doesn't say max_tokens; empty: as many as the context holds.",
     )
+    cost_input = models.PositiveBigIntegerField(null=True, blank=True, help_text="µcr per million tokens.")
+    cost_output = models.PositiveBigIntegerField(null=True, blank=True, help_text="µcr per million tokens.")
     tenant = models.ForeignKey(
         "gateway.Tenant", on_delete=models.PROTECT, null=True, blank=True, related_name="+", editable=False
     )
@@ -194,6 +199,46 @@ class Adapter(models.Model):
     def key(self) -> str:
         """The name of its tensors in the storage."""
         return f"{self.FOLDER}/{self.id.hex}"
+
+
+class Fetch(models.Model):
+    """A model on its way here: periodic work brings its `source` to this machine and puts it into the catalogue,
+    without a price.
+
+    `doing` is the step that it is at and `bytes` how much has come. Who works on it renews `lease_until`; when that is
+    over another begins anew, and what is here stays here. `model` is what came of it, `refusal` why nothing did.
+    """
+
+    class State(models.TextChoices):
+        WAITING = "waiting"
+        RUNNING = "running"
+        DONE = "done"
+        FAILED = "failed"
+        STOPPED = "stopped"
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)
+    source = models.CharField(max_length=500)
+    name = models.CharField(max_length=120, blank=True)
+    options = models.JSONField(default=dict, blank=True)
+    state = models.CharField(max_length=10, choices=State, default=State.WAITING)
+    doing = models.CharField(max_length=300, blank=True)
+    bytes = models.BigIntegerField(default=0)
+    refusal = models.CharField(max_length=1000, blank=True)
+    model = models.ForeignKey(PublicModel, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    asked_by = models.CharField(max_length=254, blank=True)
+    lease_until = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        ordering = ["-created_at"]
+
+    def __str__(self) -> str:
+        return self.name or self.source
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something may still come of it."""
+        return self.state in {self.State.WAITING, self.State.RUNNING}
 
 
 class RouteRule(models.Model):

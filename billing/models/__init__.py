@@ -3,7 +3,7 @@
 from billing.models.budgets import Budget
 from billing.models.cards import Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
-from billing.models.plans import Plan, PlanVersion, Subscription
+from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
 from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
@@ -15,6 +15,7 @@ __all__ = [
     "LedgerTransfer",
     "OutboxEvent",
     "Plan",
+    "PlanMove",
     "PlanVersion",
     "Rate",
     "RateCard",

@@ -113,3 +113,40 @@ class Subscription(models.Model):
 
     def __str__(self) -> str:
         return f"{self.tenant}: {self.version}"
+
+
+class PlanMove(models.Model):
+    """All tenants of a plan on their way to the newest version of a plan, `to` (the same one where that was published
+    anew), a chunk at a time by periodic work.
+
+    With `at_once` also those that get less credit then; without it these change at the end of their month. With
+    `only_adds` nobody whose terms would differ in anything but more models. `last` is the last subscription that was
+    looked at. `moved` counts those that changed or will, `refused` those that couldn't.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="moves")
+    to = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="+")
+    at_once = models.BooleanField(default=False)
+    only_adds = models.BooleanField(default=False)
+    total = models.PositiveIntegerField()
+    moved = models.PositiveIntegerField(default=0)
+    refused = models.PositiveIntegerField(default=0)
+    error = models.CharField(max_length=300, blank=True)
+    last = models.UUIDField(null=True, blank=True)
+    asked_by = models.CharField(max_length=254, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["plan"], condition=Q(ended_at__isnull=True), name="plan_move_one_at_a_time")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.plan} to {self.to}"
+
+    @property
+    def done(self) -> int:
+        """How many were looked at."""
+        return self.moved + self.refused

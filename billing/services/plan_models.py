@@ -33,12 +33,12 @@ def move_subscribers(slug: str) -> tuple[int, int]:
     """
     older = Subscription.objects.filter(state=Subscription.State.ACTIVE, version__plan__slug=slug)
     older = older.exclude(version=latest_version(slug))
-    told = [_moved(tenant, slug) for tenant in list(older.order_by("pk").values_list("tenant_id", flat=True))]
+    told = [moved(tenant, slug) for tenant in list(older.order_by("pk").values_list("tenant_id", flat=True))]
     return told.count(True), told.count(False)
 
 
 @transaction.atomic
-def _moved(tenant_id: UUID, slug: str) -> bool | None:
+def moved(tenant_id: UUID, slug: str) -> bool | None:
     """Move the tenant if its subscription as it is now may be moved, and return whether; None where it has the plan no
     more, or its latest version: others go on changing plans meanwhile.
     """

@@ -27,7 +27,7 @@ _KEPT = {
     "response_days": "Stored responses",
     "file_days": "Files",
     "batch_days": "Batches that have ended",
-    "refusal_days": "Counts of refused requests",
+    "refusal_days": "Refused requests",
 }
 
 

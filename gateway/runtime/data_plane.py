@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class ReplicaState:
     """One engine of a deployment: `obstacle` is why it takes no work, `details` what its engine says of itself.
 
-    `remark` is what is worth knowing of one that takes work all the same.
+    `remark` is what is worth knowing of one that takes work all the same, `engine` why the engine by itself isn't
+    ready, as while it loads, whether or not its model has a price.
     """
 
     node: str
@@ -43,6 +44,7 @@ class ReplicaState:
     detail: str
     context: int | None
     details: Mapping[str, str]
+    engine: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,7 @@ def _replica(entry: EngineEntry) -> ReplicaState:
         detail=entry.health.detail,
         context=None if info is None else info.max_context,
         details={} if info is None else info.details,
+        engine="" if entry.health.ready else entry.health.reason or "not ready",
     )
 
 

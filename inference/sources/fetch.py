@@ -8,6 +8,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +57,8 @@ def describe(folder: Path, name: str = "") -> dict[str, Any]:
 def main() -> int:
     """Fetch `source`, or the first models, into `home`; print the result, or the reason on standard error.
 
-    A line ``{"doing": …}`` is printed before each long operation; the result is the last line.
+    A line ``{"doing": …}`` is printed before each long operation, ``{"bytes": …}`` every now and then during one: what
+    has come since it began. The result is the last line.
     """
     parser = argparse.ArgumentParser(prog="python -m inference.sources.fetch")
     parser.add_argument("--home", type=Path, required=True)
@@ -79,7 +83,8 @@ def main() -> int:
         else:
             from inference.sources.resolve import resolve
 
-            folder = resolve(arguments.source, arguments.home / "models", _report)
+            with _weighed(arguments.home / "models"):
+                folder = resolve(arguments.source, arguments.home / "models", _report)
             answer = describe(folder, name_of(arguments.source))
     except ModelRefusedError as error:
         sys.stderr.write(f"{error}\n")
@@ -89,8 +94,43 @@ def main() -> int:
 
 
 def _report(doing: str) -> None:
-    sys.stdout.write(json.dumps({"doing": doing}) + "\n")
+    _tell({"doing": doing})
+
+
+def _tell(told: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(told) + "\n")
     sys.stdout.flush()
+
+
+WEIGH_SECONDS = 2.0
+
+
+@contextmanager
+def _weighed(folder: Path) -> Iterator[None]:
+    """Report meanwhile by how much the files in `folder` grow; whoever reads it sees too that this process lives."""
+    ends = threading.Event()
+    before = _size(folder)
+
+    def weigh() -> None:
+        while not ends.wait(WEIGH_SECONDS):
+            _tell({"bytes": max(0, _size(folder) - before)})
+
+    scale = threading.Thread(target=weigh, daemon=True)
+    scale.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        scale.join()
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # moved to its place meanwhile
+            if path.is_file() and not path.is_symlink():
+                total += path.stat().st_size
+    return total
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from billing import jobs as billing
 from billing.jobs import Job, sweep_job
 from billing.services.reconciliation import reconcile_if_due
 from fleet import adapter_files
+from fleet.fetches import Fetches
 from gateway.apis.responses.rows import losses
 from gateway.batches import files
 from gateway.batches.intake import take_in
@@ -48,6 +49,7 @@ def jobs() -> tuple[Job, ...]:
         sweep_job("gateway.responses", losses(), every_s=30),
         _files(),
         Job("gateway.adapters", lambda: adapter_files.sweep(clock.now(), limit=20) > 0, every_s=300),
+        Job("fleet.fetches", Fetches().step, every_s=1),
         Job("gateway.batch_input", take_in, every_s=1),
         Job("gateway.batch_output", finish, every_s=1),
         Job(CHECKS, Round().turn, every_s=60),

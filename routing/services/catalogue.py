@@ -66,6 +66,17 @@ def add_model(
     return row
 
 
+@transaction.atomic
+def change_model(model: PublicModel, **terms: Any) -> None:
+    """Change a model that is there; raise ValidationError by field."""
+    changed = [name for name, value in terms.items() if getattr(model, name) != value]
+    for name in changed:
+        setattr(model, name, terms[name])
+    if changed:
+        model.full_clean(exclude=["name"])
+        model.save(update_fields=changed)
+
+
 def place_locally(deployment: Deployment) -> bool:
     """Give a worker's deployment that has no replica one on this machine; False when it needs none."""
     if deployment.backend != Deployment.Backend.WORKER or deployment.replicas.exists():

@@ -17,9 +17,11 @@ from allauth.mfa.models import Authenticator
 from django.db.models import Model
 from django.db.models.signals import m2m_changed, post_delete, post_save, pre_delete, pre_save
 
+from base.units import format_credits
 from billing.models import (
     LedgerTransfer,
     Plan,
+    PlanMove,
     PlanVersion,
     Rate,
     RateCard,
@@ -28,7 +30,7 @@ from billing.models import (
     Wallet,
 )
 from billing.services.credits import credit_changed
-from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
+from routing.models import Adapter, Deployment, Fetch, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
 from tenancy.audit.trail import HIDDEN, record
 from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Project, SignInLink, Tenant, User, WebHook
 
@@ -89,9 +91,11 @@ TRACKED = (
     Tracked(Wallet, "wallet", ("state",)),
     Tracked(Plan, "plan", _all_but(Plan)),
     Tracked(PlanVersion, "plan_version", _all_but(PlanVersion)),
+    Tracked(PlanMove, "plan_move", ("plan", "to", "at_once", "only_adds", "total")),
     Tracked(RateCard, "rate_card", _all_but(RateCard)),
     Tracked(PublicModel, "model", _all_but(PublicModel)),
     Tracked(ModelAlias, "alias", _all_but(ModelAlias)),
+    Tracked(Fetch, "fetch", ("source", "name", "options")),
     Tracked(Adapter, "adapter", _all_but(Adapter), tenant=lambda row: row.model.tenant_id),
     Tracked(Node, "node", _all_but(Node, "seen_at")),
     Tracked(Deployment, "deployment", _all_but(Deployment), hidden=("credential",)),
@@ -175,7 +179,7 @@ def _shown(tracked: Tracked, name: str, value: Any) -> Any:
 
 
 def _prices(instance: RateCardVersion, update_fields: Any = None, **_: Any) -> None:
-    """Record a publication with the prices before and after, in µcr per million tokens by tier and class."""
+    """Record a publication with the prices before and after, in credits per million tokens by tier and class."""
     if instance.published_at is None or (update_fields is not None and "published_at" not in update_fields):
         return
     earlier = RateCardVersion.objects.filter(card=instance.card_id, effective_from__lt=instance.effective_from)
@@ -187,8 +191,9 @@ def _rates(version: RateCardVersion | None) -> Values:
     if version is None:
         return {}
     rates = Rate.objects.filter(version=version).order_by("tier_min_context", "usage_class")
-    by_class = {f"{rate.usage_class} from {rate.tier_min_context}": rate.rate for rate in rates}
-    return {**by_class, "request_fee": version.request_fee, "effective_from": version.effective_from}
+    by_class = {f"{rate.usage_class} from {rate.tier_min_context}": format_credits(rate.rate) for rate in rates}
+    fee = format_credits(version.request_fee)
+    return {**by_class, "request_fee": fee, "effective_from": version.effective_from}
 
 
 _CODES = {

@@ -163,8 +163,8 @@ def test_before_and_after(acme, seen):
     assert (event.before, event.after) == ({"role": "member"}, {"role": "billing"})
     cards.publish("smollm2-135m-instruct", {0: {"input": 7, "cache_read": 1, "output": 9}})
     event = seen()[-1]
-    assert event.before["output from 0"] == 40_000_000
-    assert event.after["output from 0"] == event.after["reasoning from 0"] == 9
+    assert event.before["output from 0"] == "40"
+    assert event.after["output from 0"] == event.after["reasoning from 0"] == "0.000009"
     grant(acme, expires_at=timezone.now() + timedelta(days=1))
     assert seen()[-1].after["reason"] == "sorry"
 
