@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0007_indexes_beside'),
+        ('billing', "0008_rollups_by_hour"),
     ]
 
     operations = [

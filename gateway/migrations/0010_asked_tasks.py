@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("gateway", "0006_retention_and_erasure"),
+        ("gateway", "0009_alerts"),
     ]
 
     operations = [
