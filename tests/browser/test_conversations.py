@@ -45,6 +45,7 @@ def converse(page, text, model="echo"):
     expect(entry(page, text)).to_be_visible()
 
 
+@pytest.mark.sweep
 def test_a_closed_tab_loses_nothing_and_its_answer_goes_on(visit):
     visitor = visit("member")
     page = visitor.page
@@ -70,6 +71,7 @@ def test_a_closed_tab_loses_nothing_and_its_answer_goes_on(visit):
     expect(page.locator("#model-name")).to_have_text("slow")
 
 
+@pytest.mark.sweep
 def test_a_draft_of_a_new_chat_is_found_again(visit):
     visitor = visit("member")
     page = visitor.page
@@ -111,6 +113,7 @@ def test_editing_and_regenerating_lose_nothing(visit):
     expect(page.locator(".bubble")).to_have_text(["first branch"])
 
 
+@pytest.mark.sweep
 def test_two_windows_lose_nothing_of_each_other(visit):
     visitor = visit("member")
     one = visitor.page
@@ -240,6 +243,7 @@ def test_an_image_goes_to_a_model_that_sees_and_to_no_other(visit):
     expect(page.locator(".turn.user img")).to_have_attribute("src", re.compile("^data:image/png;base64,"))
 
 
+@pytest.mark.sweep
 def test_text_files_go_in_as_text_and_what_is_too_large_is_told(visit):
     page = visit("member").page
     pick(page, "echo")
@@ -304,6 +308,7 @@ def test_what_is_written_is_estimated_before_it_is_sent(visit):
     expect(page.locator("#estimate")).to_be_empty()
 
 
+@pytest.mark.sweep
 def test_finished_code_is_coloured_and_the_request_is_one_click_away(visit):
     page = visit("member").page
     converse(page, "colours", "river")
@@ -313,6 +318,7 @@ def test_finished_code_is_coloured_and_the_request_is_one_click_away(visit):
     expect(page.get_by_text("You asked for river.")).to_be_visible()
 
 
+@pytest.mark.sweep
 def test_on_a_phone_the_history_is_a_drawer_and_names_are_whole(visit):
     page = visit("member").page
     page.set_viewport_size({"width": 390, "height": 800})
@@ -343,6 +349,7 @@ def test_on_a_phone_the_history_is_a_drawer_and_names_are_whole(visit):
     assert "rgba(0, 0, 0, 0)" not in jump.evaluate("button => getComputedStyle(button).backgroundColor")
 
 
+@pytest.mark.sweep
 def test_what_could_not_be_saved_is_saved_later(visit):
     visitor = visit("member")
     page = visitor.page
