@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from allauth.account.decorators import secure_admin_login
 from django.contrib import admin
-from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 
 from control.accounts import views
-from control.admin.dashboard import dashboard
 from control.api.errors import unknown_endpoint
 from control.api.openapi import api_schema
 from control.find import find
@@ -20,16 +18,6 @@ admin.site.login = secure_admin_login(admin.site.login)  # type: ignore[method-a
 admin.autodiscover()
 admin.site.site_title = admin.site.site_header = "Sluice"
 admin.site.index_title = "Tables"
-tables = admin.site.index
-
-
-def index(request: HttpRequest) -> HttpResponse:
-    """Show the list of tables, and what was used and runs now."""
-    return tables(request, dashboard(request))
-
-
-admin.site.index = index  # type: ignore[method-assign, assignment]
-
 urlpatterns: list[URLPattern | URLResolver] = [
     path("admin/", admin.site.urls),
     path("accounts/", include("control.accounts.urls")),

@@ -12,13 +12,10 @@ from django.urls import reverse
 from django.utils import timezone
 
 import control.urls  # noqa: F401 - registers the tables, of which a case is made each
-from base.checks import Check, Finding, Result, Severity
 from base.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards, plans
-from billing.services.reconciliation import reconcile_if_due
 from gateway.runtime.models import RefusalCount
-from gateway.runtime.observed import note_result
 from routing.catalogue import load
 from routing.models import Deployment, PublicModel
 from tenancy.models import APIKey, Invitation, Membership, Project, Tenant, User
@@ -95,45 +92,6 @@ def test_list_pages_take_a_fixed_number_of_queries(operator, terms, name, count,
         Deployment.objects.create(name=f"d{number}", model=model)
     with django_assert_num_queries(count):
         assert operator.get(reverse(f"admin:{name}_changelist")).status_code == 200
-
-
-def test_the_first_page_shows_tiles_and_use_by_day(operator, acme, django_assert_max_num_queries):
-    with django_assert_max_num_queries(12):
-        page = operator.get(reverse("admin:index"))
-    text = page.content.decode()
-    assert "Credits by day and model" in text
-    assert "Deployments ready" in text
-
-
-def test_dashboard_lists_the_checks_that_fail_with_their_way_out(operator):
-    def text():
-        return operator.get(reverse("admin:index")).content.decode()
-
-    assert "Checks that fail" not in text()
-    ill = Check("mail", "the server lets us in", Severity.WARNING, lambda _: ())
-    note_result(Result(ill, [Finding("connection refused", "correct SLUICE_EMAIL_URL")]))
-    page = text()
-    assert "1 to mend" in page
-    assert "Checks that fail" in page
-    assert "correct SLUICE_EMAIL_URL" in page
-
-
-def test_dashboard_says_when_the_books_were_checked_and_what_was_found(operator, acme):
-    def text():
-        return operator.get(reverse("admin:index")).content.decode()
-
-    assert "not checked yet" in text()
-    reconcile_if_due(timedelta(hours=1))
-    assert "in order, checked" in text()
-    wallet = Wallet.objects.get(tenant=acme.tenant)
-    Wallet.objects.update(posted=wallet.posted + 1)
-    run = reconcile_if_due(timedelta(0))
-    page = text()
-    assert "1 finding," in page
-    assert "The books contradict each other" in page
-    assert "wallet_posted" in page
-    details = operator.get(reverse("admin:billing_reconciliation_change", args=[run.pk]))
-    assert "wallet_posted" in details.content.decode()
 
 
 def test_the_list_of_mail_shows_no_text(operator, db):
