@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from io import StringIO
@@ -21,7 +21,7 @@ from django.views.decorators.http import require_safe
 
 from base.units import format_credits
 from billing.selectors import money as sums
-from billing.selectors.money import Low, TenantSum
+from billing.selectors.money import Granted, Low, TenantSum
 from billing.selectors.usage import UsageSum, usage_of_all
 from control.operate.base import Desk, address_of, operator_page
 from control.screens.charts import Chart, Tile, stacked
@@ -55,9 +55,14 @@ class Period:
         return datetime(self.first.year, self.first.month, self.first.day, tzinfo=UTC)
 
     @property
-    def labels(self) -> list[date]:
-        """Its days in their order."""
-        return [self.first + timedelta(days=number) for number in range(self.days)]
+    def step(self) -> timedelta:
+        """The days of one bar: a week's where days would be too many."""
+        return timedelta(days=7 if self.days > 31 else 1)
+
+    @property
+    def bars(self) -> list[date]:
+        """The first day of each bar."""
+        return [self.first + number * self.step for number in range(-(-self.days // self.step.days))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,7 @@ class Standing:
     top: list[TenantSum]
     falling: list[TenantSum]
     low: list[Low]
+    granted: dict[str, Granted]  # by kind of grant
     names: dict[UUID, tuple[str, str]] = field(default_factory=dict)  # name and slug of those
 
 
@@ -87,7 +93,7 @@ def money(request: HttpRequest, desk: Desk) -> HttpResponse:
         page="money",
         periods=[(days, f"?days={days}", days == period.days) for days in PERIODS],
         period=period,
-        tiles=_tiles(period, rows),
+        tiles=_tiles(period, rows, standing.granted),
         chart=_chart(period, rows),
         models=_models(rows),
         plans=_plans(standing),
@@ -135,7 +141,7 @@ def _standing(period: Period) -> Standing:
     named = {one.tenant for one in (*top, *falling)} | {one.tenant for one in low}
     rows = Tenant.objects.filter(pk__in=named).values_list("pk", "name", "slug")
     names = {pk: (name, slug) for pk, name, slug in rows}
-    standing = Standing(now, _by_plan(found), top, falling, low, names)
+    standing = Standing(now, _by_plan(found), top, falling, low, sums.granted(period.since, now), names)
     if time.monotonic() - began > SLOW_SECONDS:
         cache.set(key, standing, FRESH_SECONDS)
     return standing
@@ -162,9 +168,8 @@ def _by_plan(found: Iterable[TenantSum]) -> list[tuple[str, int, int, int]]:
     return sorted(rows, key=lambda row: (-row[3], row[0]))
 
 
-def _tiles(period: Period, rows: Sequence[UsageSum]) -> list[Tile]:
+def _tiles(period: Period, rows: Sequence[UsageSum], kinds: Mapping[str, Granted]) -> list[Tile]:
     now, until = timezone.now(), timezone.now() + timedelta(days=period.days)
-    kinds = sums.granted(period.since, until)
     paid, given = kinds.get("paid"), [one for kind, one in kinds.items() if kind != "paid"]
     waived = sums.waived(period.first, period.last)
     in_days = f"in {period.days} days"
@@ -175,7 +180,7 @@ def _tiles(period: Period, rows: Sequence[UsageSum]) -> list[Tile]:
         Tile("Sold", amount(paid.amount if paid else 0), f"{in_days}{f', for {sold}' if sold else ''}", grants),
         Tile("Given", amount(sum(one.amount for one in given)), f"{in_days}, by plans and promotions"),
         Tile("Burnt", amount(sum(row.charge for row in rows)), f"{in_days}, by {grouped(_requests(rows))} requests"),
-        Tile("Expired", amount(sums.expired(period.since, until)), f"{in_days}, unused"),
+        Tile("Expired", amount(sums.expired(period.since, now)), f"{in_days}, unused"),
         Tile("Expiring", amount(sums.expiring(now, until)), f"in the next {period.days} days, unless burnt"),
         Tile(
             "Waived",
@@ -193,21 +198,17 @@ def _requests(rows: Iterable[UsageSum]) -> int:
 def _chart(period: Period, rows: Iterable[UsageSum]) -> Chart:
     cells: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        cells[_label(row.day), row.model or ""] += row.charge
-    days = {_label(day): day for day in period.labels}
+        bar = period.first + (row.day - period.first) // period.step * period.step
+        cells[_label(bar), row.model or ""] += row.charge
+    bars = {_label(day): day for day in period.bars}
     requests = address_of("operate-requests")
 
     def href(label: str) -> str:
-        day = days[label]
-        until = day + timedelta(days=1)
-        return f"{requests}?since={day}T00:00:00Z&until={until}T00:00:00Z"
+        return f"{requests}?since={bars[label]}T00:00:00Z&until={bars[label] + period.step}T00:00:00Z"
 
+    unit, leads = "Day" if period.step.days == 1 else "Week from", href if requests else None
     return stacked(
-        cells,
-        list(days),
-        show=show_charge,
-        axis=lambda micro: short(micro // 1_000_000),
-        href=href if requests else None,
+        cells, list(bars), show=show_charge, axis=lambda micro: short(micro // 1_000_000), href=leads, unit=unit
     )
 
 

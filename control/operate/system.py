@@ -102,7 +102,7 @@ def system(request: HttpRequest, desk: Desk) -> HttpResponse:
             Row([one["check"].replace("_", " "), short_id(one["subject"]), one["detail"]])
             for one in ([] if last is None else last.findings[:FEW])
         ]
-        columns = [Column("Check", "name"), Column("Row"), Column("What differs, in millionths of a credit", "wraps")]
+        columns = [Column("Check", "name"), Column("Row"), Column("What differs", "wraps")]
         context |= {
             "books": last,
             "running": running,
@@ -167,7 +167,7 @@ def _jobs(may_run: bool, token: str) -> Table:
             if name == "operation.asked"
             else [Button("Run now", reverse("operate-run", args=[name]), title, post=True)]
         )
-        values = [Cell(title, detail=does), _state(row), row.succeeded_at, took, row.failures, row.error]
+        values = [Cell(title, detail=does), _state(row), row.succeeded_at, took, row.failures or "", row.error]
         lines.append(Row([*values, asked] if may_run else values))
     return Table("Periodic jobs", columns, lines, id="jobs", csrf=token)
 

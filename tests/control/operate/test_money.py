@@ -85,7 +85,11 @@ def test_models_plans_and_tenants_add_up(operator, acme, other):
     assert plan == ["Free", "2", "3", "45", "100.0 %", "22.5"]
     assert table(text, "Top tenants") == [["Acme", "2", "40", "0", "new"], ["Other", "1", "5", "25", "-80 %"]]
     assert table(text, "Falling tenants") == [["Other", "1", "5", "25", "-80 %"]]
-    assert "Show as a table" in text
+    assert "burnt by day" in text
+    text = page(operator, f"{MONEY}?days=90")
+    assert "burnt by week" in text
+    assert text.count('class="bar"') == 13, "90 bars of six models would be most of the page"
+    assert sum(map(int, re.findall(r'aria-label="[^":]+: (\d+)', text))) == 70
 
 
 def test_a_tenant_below_a_tenth_is_listed(operator, acme, other):
