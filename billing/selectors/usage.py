@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import Count, F, Sum
+from django.db.models import Count, F, QuerySet, Sum
 from django.db.models.functions import TruncDate, TruncDay, TruncHour, TruncMonth
 
 from base.ids import day_of, first_at, moment_of
@@ -159,14 +159,22 @@ def charges_by_day(tenants: Collection[UUID], first: date, last: date) -> dict[U
     """Return the µcr that each of the tenants was charged per UTC day from `first` to `last`, both included; one
     query.
     """
-    rows = UsageRollup.objects.filter(
-        tenant__in=tenants, hour__gte=_midnight(first), hour__lt=_midnight(last + timedelta(days=1))
-    )
-    sums = rows.annotate(day=TruncDate("hour", tzinfo=UTC)).values_list("tenant", "day").annotate(sum=Sum("charge"))
+    days = _charged(tenants, first, last).annotate(day=TruncDate("hour", tzinfo=UTC)).values_list("tenant", "day")
     found: dict[UUID, dict[date, int]] = {}
-    for tenant, day, charge in sums.order_by():
+    for tenant, day, charge in days.annotate(sum=Sum("charge")).order_by():
         found.setdefault(tenant, {})[day] = int(charge)
     return found
+
+
+def charges_of(tenants: Collection[UUID], first: date, last: date) -> dict[UUID, int]:
+    """Return the µcr that each of the tenants was charged in these UTC days; one query."""
+    sums = _charged(tenants, first, last).values_list("tenant").annotate(sum=Sum("charge")).order_by()
+    return {tenant: int(charge) for tenant, charge in sums}
+
+
+def _charged(tenants: Collection[UUID], first: date, last: date) -> QuerySet[UsageRollup]:
+    span = {"hour__gte": _midnight(first), "hour__lt": _midnight(last + timedelta(days=1))}
+    return UsageRollup.objects.filter(tenant__in=tenants, **span)
 
 
 def _midnight(day: date) -> datetime:

@@ -731,7 +731,7 @@ def erase(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
         follows=[
             "This can’t be undone. Nothing new begins from now on; what runs ends and is charged first.",
             "Backups keep what they hold until they are deleted.",
-            "With very much usage this takes minutes; what was cut off is begun again, or by “manage.py tenants erase”.",
+            "With very much usage this takes minutes; begin again what was cut off (or “manage.py tenants erase”).",
         ],
         lists=[
             ("What goes", doomed.goes or ["names, and what its people wrote"]),

@@ -23,7 +23,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from base.units import format_credits
 from billing.models import Plan, Subscription, Wallet
-from billing.selectors.usage import charges_by_day
+from billing.selectors.usage import charges_by_day, charges_of
 from control.operate.asks import Ask, answered, bound, to_copy
 from control.operate.base import Desk, operator_page
 from control.screens.charts import spark
@@ -185,10 +185,10 @@ def tenants_csv(request: HttpRequest, desk: Desk) -> HttpResponse:
     out.writerow(["slug", "name", "state", "plan", "available_credits", f"charged_{DAYS}_days_credits", "created"])
     today = timezone.now().date()
     for some in _in_chunks(Asked.of(request.GET)):
-        charges = charges_by_day([one.pk for one in some], today - timedelta(days=DAYS - 1), today)
+        charges = charges_of([one.pk for one in some], today - timedelta(days=DAYS - 1), today)
         for one in some:
             state = state_of(one, is_frozen=one.wallet_state == Wallet.State.FROZEN).word.lower()
-            charge = format_credits(sum(charges.get(one.pk, {}).values()))
+            charge = format_credits(charges.get(one.pk, 0))
             available = "" if one.available is None else format_credits(one.available)
             plan = cell(one.plan_name or "")
             out.writerow([one.slug, cell(one.name), state, plan, available, charge, f"{one.created_at:%Y-%m-%d}"])

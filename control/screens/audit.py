@@ -55,7 +55,10 @@ NOUNS = {
     "route_target": "rule’s target",
 }
 _VERBS = {"created": "made", "changed": "changed", "deleted": "deleted"}
-_OWN = {  # actions that aren't one of the three on a tracked row, in words that go before the object's name
+_OWN = {  # what isn't told by one of the three verbs, in words that go before the object's name
+    "membership.created": "added the member",
+    "subscription.created": "subscribed to",
+    "sign_in_link.created": "made a sign-in link for",
     "sign_in.succeeded": "signed in",
     "sign_in.failed": "failed to sign in as",
     "user.groups": "changed the roles of",
@@ -64,6 +67,8 @@ _OWN = {  # actions that aren't one of the three on a tracked row, in words that
     "tenant.exported": "exported the tenant",
     "tenant.erased": "erased the tenant",
     "tenant.viewed": "looked at the pages of the tenant",
+    "invitation.created": "invited",
+    "invitation.deleted": "took back the invitation of",
     "invitation.accepted": "accepted the invitation",
     "key.revoked": "revoked the key",
     "key.spend_limits": "changed the budget of the key",

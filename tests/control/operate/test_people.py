@@ -8,9 +8,11 @@ import pytest
 from django.contrib.auth.models import Group
 from django.urls import reverse
 
+from base.errors import RoleError
 from control.belongings import erasure
 from control.operate import people as people_page
 from tenancy.models import AuditEvent, Membership, SignInLink, User
+from tenancy.services import roles
 from tests.control.operators import browser_of, operator, text_of
 from tests.gateway.post import sent_mail
 
@@ -116,6 +118,18 @@ def test_nobody_gives_what_they_lack_nor_changes_who_may_more(acme):
     viewer = browser_of(operator("viewer"))
     for name in ("role", "deactivate", "name", "link", "address", "erase"):
         assert viewer.get(page(name, acme.owner)).status_code == 403, name
+
+
+def test_the_service_gives_no_role_that_who_gives_it_lacks(acme):
+    support = operator("support")
+    admin = list(Group.objects.filter(name="admin"))
+    for asked in ({"groups": admin}, {"may_all": True}):
+        with pytest.raises(RoleError):
+            roles.set_role(user=acme.owner, by=support, is_operator=True, **asked)
+    with pytest.raises(RoleError):
+        roles.make_person(by=support, email="new@x.example", is_operator=True, groups=admin)
+    assert not User.objects.filter(email="new@x.example").exists()
+    assert not User.objects.get(pk=acme.owner.pk).is_staff
 
 
 def test_a_deactivated_persons_session_ends(root, acme):

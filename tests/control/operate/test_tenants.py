@@ -229,7 +229,8 @@ def test_credit_is_granted_once_however_often_it_is_sent(root, acme):
     path = page("grant")
     asked = fields_of(
         root, path, amount="1,000.5", kind="paid", reason="invoice 7", paid_amount="4990", currency="eur",
-        priority="40", expires_at=f"{timezone.now() + timedelta(days=30):%Y-%m-%dT%H:%M}",
+        priority="40",
+        expires_at=f"{timezone.now() + timedelta(days=30):%Y-%m-%dT%H:%M}",
     )  # fmt: skip
     for _ in range(2):
         answer = root.post(path, asked, follow=True)
