@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
 from datetime import UTC, datetime
 
@@ -156,3 +158,49 @@ def test_keys_of_others_are_unknown(acme, other):
     assert APIKey.objects.of(other.tenant).get(id=other.key.id).revoked_at is None
     assert acme.client().post(f"/keys/{acme.key.id}/revoke/?tenant=other", {"name": "all"}).status_code == 404
     assert APIKey.objects.of(acme.tenant).get(id=acme.key.id).revoked_at is None
+
+
+def test_many_keys_are_found_and_paged_those_that_work_first(acme, settings, django_assert_max_num_queries):
+    settings.SLUICE_MOST_KEYS = 200
+    made = [
+        keys.create_key(tenant=acme.tenant, project=acme.project, name=f"key {number:02}", scopes=["inference"])[0]
+        for number in range(60)
+    ]
+    for key in made[-8:]:
+        keys.revoke_key(tenant=acme.tenant, key=key)
+    client = acme.client()
+    first = client.get("/keys/").content.decode()
+    older = re.search(r'href="(/keys/\?before=[^"]*)">Older', first)[1]
+    second = client.get(older).content.decode()
+    shown = [re.findall(r"key \d\d(?=</a>|</span>)", page.partition("<tbody>")[2]) for page in (first, second)]
+    names = [f"key {number:02}" for number in range(60)]
+    assert functools.reduce(operator.iadd, shown, []) == names[51::-1] + names[:51:-1]
+    assert "Newer" in second
+    assert "Older" not in second
+
+    def found(**query):
+        return re.findall(
+            r"key \d\d(?=</a>|</span>)", client.get("/keys/", query).content.decode().partition("<tbody>")[2]
+        )
+
+    assert found(q="key 07") == ["key 07"]
+    assert found(q=f"…{made[3].last_four}")[0] == "key 03"
+    assert found(state="ended") == names[:51:-1]
+    with django_assert_max_num_queries(15):
+        client.get("/keys/")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("/usage/models/?tenant=acme", "/models/?tenant=acme"),
+        ("/usage/batches/", "/batches/"),
+        (
+            "/usage/batches/01990000-0000-7000-8000-000000000000/cancel/",
+            "/batches/01990000-0000-7000-8000-000000000000/cancel/",
+        ),
+    ],
+)
+def test_bookmarks_of_before_lead_on(acme, before, now):
+    answer = acme.client().get(before)
+    assert (answer.status_code, answer.url) == (301, now)
