@@ -241,7 +241,8 @@ async def test_errors_are_the_sdks_exceptions(tmp_path):
         with pytest.raises(openai.AuthenticationError):
             await client.with_options(api_key="sk-sluice-none").models.list()
         await in_database(APIKey.objects.unscoped().filter(id=world.key_id).update, expires_at="2020-01-01T00:00Z")
-        await runtime.catalogue.epoch.next()
+        for _ in range(2):  # the next reading of the epoch may have begun before
+            await runtime.catalogue.epoch.next()
         with pytest.raises(openai.AuthenticationError) as expired:
             await ask(model="fake", messages=HI)
         assert expired.value.code == "api_key_expired"
@@ -333,7 +334,8 @@ async def test_websocket_client_that_leaves_is_charged_for_what_ran(tmp_path):
 async def test_usage_is_told_pending_and_settled_to_its_own_tenant(tmp_path):
     async with stage(tmp_path, hang_at=3) as (world, runtime, client):
         other = await in_database(make_other)
-        await runtime.catalogue.epoch.next()
+        for _ in range(2):  # the next reading of the epoch may have begun before
+            await runtime.catalogue.epoch.next()
         stream = await client.chat.completions.create(model="fake", messages=HI, stream=True)
         answer = (await anext(aiter(stream))).id
         pending = await client.get(f"/usage/{answer}", cast_to=dict)
