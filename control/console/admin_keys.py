@@ -54,7 +54,7 @@ def _table(request: HttpRequest, place: Place, keys: Iterable[AdminAPIKey]) -> T
     columns = [
         Column("Key", "name"),
         Column("State", "state"),
-        Column("Made by", "name"),
+        Column("Made by", "wraps"),
         Column("Created", "day"),
         Column("Last used", "text"),
         Column("Revoke", "buttons", is_hidden=True),

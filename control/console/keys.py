@@ -17,6 +17,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.safestring import mark_safe
+from django.utils.text import Truncator
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -31,6 +32,7 @@ from tenancy.services import keys
 from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
 
 PAGE = 50
+MOST_OF_NAME = 24  # characters of a name beside the key's own
 STATES = {"working": "Working", "ended": "Revoked or expired"}
 OVERLAPS = {24: "24 hours", 168: "7 days", 1: "1 hour", 0: "not at all: it ends now"}
 
@@ -107,7 +109,7 @@ def _table(place: Place, rows: Sequence[APIKey], query: Mapping[str, str], *, ha
     columns = [
         Column("Key", "name"),
         Column("State", "state"),
-        Column("Project", "name"),
+        Column("Project"),
         Column("May use", "wraps"),
         Column("Last used", "text"),
         Column("Expires", "text"),
@@ -132,7 +134,7 @@ def _row(place: Place, line: KeyLine) -> Row:
         [
             Cell(key.name, address, detail),
             State(line.state, _TONES[line.state]),
-            key.project.name,
+            Cell(Truncator(key.project.name).chars(MOST_OF_NAME), title=key.project.name),
             format_html_join(mark_safe("<br>"), "{}", ((one,) for one in words)),
             moment(key.last_used_at, "never"),
             day(key.expires_at, "never"),

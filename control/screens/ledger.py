@@ -65,7 +65,7 @@ def _what(line: LedgerLine, request_address: Callable[[UUID], str]) -> Cell:
 
 def _signed_amount(micro: int) -> str:
     shown = amount(micro, is_charge=False)
-    return format_html("+{}", shown) if micro > 0 else shown
+    return format_html("<span>+{}</span>", shown) if micro > 0 else shown
 
 
 def ledger_csv(wallet: UUID) -> Generator[bytes]:

@@ -156,3 +156,45 @@ def test_keys_of_others_are_unknown(acme, other):
     assert APIKey.objects.of(other.tenant).get(id=other.key.id).revoked_at is None
     assert acme.client().post(f"/keys/{acme.key.id}/revoke/?tenant=other", {"name": "all"}).status_code == 404
     assert APIKey.objects.of(acme.tenant).get(id=acme.key.id).revoked_at is None
+
+
+def test_many_keys_are_found_and_paged_those_that_work_first(acme, monkeypatch, django_assert_max_num_queries):
+    monkeypatch.setattr("control.console.keys.PAGE", 4)
+    made = [
+        keys.create_key(tenant=acme.tenant, project=acme.project, name=f"key {number}", scopes=["inference"])[0]
+        for number in range(6)
+    ]
+    for key in made[4:]:
+        keys.revoke_key(tenant=acme.tenant, key=key)
+    client = acme.client()
+
+    def named(page):
+        return re.findall(r">(key \d|all)</(?:a|span)>", page.partition("<tbody>")[2])
+
+    first = client.get("/keys/").content.decode()
+    older = re.search(r'href="(/keys/\?before=[^"]*)">Older', first)[1]
+    second = client.get(older).content.decode()
+    assert (named(first), named(second)) == (["key 3", "key 2", "key 1", "key 0"], ["all", "key 5", "key 4"])
+    assert "Newer" in second
+    assert "Older" not in second
+    assert named(client.get("/keys/", {"q": "key 2"}).content.decode()) == ["key 2"]
+    assert "key 3" in named(client.get("/keys/", {"q": f"…{made[3].last_four}"}).content.decode())
+    assert named(client.get("/keys/", {"state": "ended"}).content.decode()) == ["key 5", "key 4"]
+    with django_assert_max_num_queries(15):
+        client.get("/keys/")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("/usage/models/?tenant=acme", "/models/?tenant=acme"),
+        ("/usage/batches/", "/batches/"),
+        (
+            "/usage/batches/01990000-0000-7000-8000-000000000000/cancel/",
+            "/batches/01990000-0000-7000-8000-000000000000/cancel/",
+        ),
+    ],
+)
+def test_bookmarks_of_before_lead_on(acme, before, now):
+    answer = acme.client().get(before)
+    assert (answer.status_code, answer.url) == (301, now)
