@@ -232,7 +232,7 @@ def test_a_foreign_server_lists_its_models_and_gives_one_without_a_price(operato
     new = reverse("operate-model-new-remote")
     wrong = operator.post(new, {"address": upstream.address, "dialect": "generic", "api_key": "no", "list": "1"})
     assert "wants another key" in text_of(wrong)
-    form = {"address": upstream.address, "dialect": "vllm", "list": "1"}
+    form = {"address": upstream.address, "list": "1"}  # what the page asks for at first
     listed = operator.post(new, {**form, "api_key": upstream.key})
     page = text_of(listed)
     assert f'value="{MODEL}" checked' in page
