@@ -94,8 +94,7 @@ def test_a_page_of_models_asks_as_much_as_one_model(operator):
         rule_to(fake(f"m{number}", card=f"card{number}"), name=f"rule {number}", priority=number)
         publish_version(latest_version("free").plan, concurrency=number + 1)
     assert {name: queries(reverse(name)) for name in names} == before
-    # In a gateway's process the catalogue and the prices are in memory; here they are read, in eight queries.
-    assert max(before.values()) <= 22, before
+    assert max(before.values()) <= 15, before
 
 
 def test_roles_see_and_change_what_is_theirs(operator, acme):
