@@ -15,25 +15,26 @@ class Order extends HTMLElement {
   take(event, row, handle) {
     if (event.button) return;
     event.preventDefault();
+    handle.setPointerCapture(event.pointerId); // kept as long as the row stays where it is: only a line moves
+    const others = [...row.parentElement.children].filter((one) => one !== row);
     const first = row.nextElementSibling;
-    handle.setPointerCapture(event.pointerId);
+    let next = first;
     row.classList.add("dragged");
     const move = ({ clientY }) => {
-      const others = [...row.parentElement.children].filter((one) => one !== row);
-      const next = others.find((one) => {
+      next = others.find((one) => {
         const box = one.getBoundingClientRect();
         return clientY < box.top + box.height / 2;
-      });
-      if (next !== row.nextElementSibling) row.parentElement.insertBefore(row, next ?? null);
+      }) ?? null;
+      for (const one of others) one.classList.toggle("drop", one === next && next !== first);
+      others.at(-1).classList.toggle("drop-after", next === null && first !== null);
     };
     const end = ({ type }) => {
       handle.removeEventListener("pointermove", move);
       for (const name of ["pointerup", "pointercancel"]) handle.removeEventListener(name, end);
-      row.classList.remove("dragged");
-      if (type === "pointercancel") row.parentElement.insertBefore(row, first);
-      if (row.nextElementSibling === first) return;
+      for (const one of row.parentElement.children) one.classList.remove("dragged", "drop", "drop-after");
+      if (type === "pointercancel" || next === first) return;
       this.form.action = row.dataset.place;
-      this.form.elements.before.value = row.nextElementSibling?.dataset.rule ?? "";
+      this.form.elements.before.value = next?.dataset.rule ?? "";
       this.form.submit();
     };
     handle.addEventListener("pointermove", move);

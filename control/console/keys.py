@@ -97,7 +97,7 @@ def listing(request: HttpRequest, place: Place) -> HttpResponse:
     table = _table(place, rows[:PAGE], query, has_more=len(rows) > PAGE, is_later=bool(before))
     context = place.context(page="keys", table=table, q=text, state=state, states=STATES, tab="keys")
     if place.access.may("keys"):
-        context["form"] = NewKeyForm(place=place)
+        context["form"] = NewKeyForm(access=place.access)
     return render(request, "console/keys.html", context)
 
 

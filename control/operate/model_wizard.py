@@ -198,6 +198,8 @@ class RemoteForm(OperatorForm):
     kept_key = forms.CharField(required=False, widget=forms.HiddenInput)
     dialect = forms.ChoiceField(
         choices=lambda: [(name, name) for name in remote_dialects()],
+        required=False,
+        initial="generic",
         label="Kind of server",
         help_text="generic: any that has OpenAI’s endpoints.",
     )
@@ -276,7 +278,7 @@ def new_remote(request: HttpRequest, desk: Desk) -> HttpResponse:
             else:
                 added = add_remote_model(
                     address=given["address"],
-                    dialect=given["dialect"],
+                    dialect=given["dialect"] or "generic",
                     model=given["model"],
                     name=given["name"].strip(),
                     kinds=given["kinds"] or [Kind.CHAT.value],
@@ -292,7 +294,7 @@ def new_remote(request: HttpRequest, desk: Desk) -> HttpResponse:
         shown["kept_key"] = kept_key
         if found and not given["model"]:
             shown["model"] = found[0].name
-            shown["dialect"] = found[0].dialect or given["dialect"]
+            shown["dialect"] = found[0].dialect or given["dialect"] or "generic"
         refused = form.errors
         form = RemoteForm(shown)
         form.is_valid()

@@ -84,7 +84,8 @@ def running_site() -> Iterator[Site]:
     """Seed a home and serve it; whatever happens, nothing of it is left."""
     with tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder, migrated(Path(folder)):
         port = lease_port()
-        environment = environment_of(Path(folder), SLUICE_BASE_URL=f"http://127.0.0.1:{port}")
+        own = {"SLUICE_BASE_URL": f"http://127.0.0.1:{port}", "SLUICE_REMOTE_NETWORKS": "127.0.0.0/8"}
+        environment = environment_of(Path(folder), **own)
         site = Site(Path(folder), environment, port, Inside(environment))
         try:
             site.links = site.inside.ask("tests.browser.seed:make")
