@@ -67,7 +67,7 @@ class OperatorForm(forms.Form):
     renamed: dict[str, str] = {}
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, label_suffix="", **options)
+        super().__init__(*args, **{"label_suffix": "", **options})
 
     def refuse(self, error: Exception) -> None:
         """Show the reason at the field that it names, else above the form."""

@@ -295,10 +295,10 @@ def new_remote(request: HttpRequest, desk: Desk) -> HttpResponse:
         if found and not given["model"]:
             shown["model"] = found[0].name
             shown["dialect"] = found[0].dialect or given["dialect"] or "generic"
-        refused = form.errors
+        refused = dict(form.errors)
         form = RemoteForm(shown)
-        form.is_valid()
-        form._errors = refused  # noqa: SLF001 - as they were found
+        form.errors.clear()
+        form.errors.update(refused)  # as they were found
     return _page(request, desk, "source", None, form=form, kind="remote", listed=found)
 
 

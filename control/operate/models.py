@@ -77,7 +77,9 @@ def judged_rules() -> Rules:
 
 def auto_of(name: str, rules: Rules) -> State:
     """Return whether auto takes the model: by how many rules, or why by none."""
-    main, spare, idle = [], [], []
+    main: list[str] = []
+    spare: list[str] = []
+    idle: list[str] = []
     for rule, found in rules.items():
         for target in rule.targets.all():
             if target.model.name == name:

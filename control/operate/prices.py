@@ -230,10 +230,10 @@ class PricesForm(OperatorForm):
 
 def _initial(name: str) -> dict[str, Any]:
     """Return the last version as it would be typed: a class that costs what its parent costs is left empty."""
-    [last] = versions_of(name, 1) or [None]
-    if last is None:
+    last = versions_of(name, 1)
+    if not last:
         return {}
-    version, found = last
+    [(version, found)] = last
     typed = {tier.min_context: own_rates(tier.rates) for tier in found.tiers}
     first = typed.pop(0)
     batch = None if version.batch_bp == cards.DEFAULT_BATCH_BP else version.batch_bp / 100

@@ -213,6 +213,7 @@ def place(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
     rule = get_object_or_404(RouteRule, pk=pk)
     at = next(number for number, one in enumerate(rows) if one.pk == rule.pk)
     move = request.POST.get("move", "")
+    before: RouteRule | None
     if move == "up":
         before = rows[max(at - 1, 0)]
     elif move == "down":
@@ -372,7 +373,7 @@ _Targets = forms.formset_factory(TargetForm, formset=TargetFormSet, extra=_SPARE
 @operator_page("routing.add_routerule")
 def new(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Make a rule; `model` is one that it leads to."""
-    rule = RouteRule(priority=None)
+    rule = RouteRule()
     name = request.GET.get("model", "")
     return _edited(request, desk, rule, [{"model": name, "weight": 1}] if name else [])
 
@@ -392,19 +393,19 @@ def rule(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
 def _edited(request: HttpRequest, desk: Desk, rule: RouteRule, initial: list[dict[str, Any]]) -> HttpResponse:
     may_change = desk.may("routing.change_routerule")
     is_sent = request.method == "POST" and may_change
+    is_new = rule._state.adding  # noqa: SLF001 - documented
     form = RuleForm(request.POST if is_sent else None, rule=rule)
-    targets = _Targets(request.POST if is_sent else None, initial=initial, prefix="targets")
+    targets: Any = _Targets(request.POST if is_sent else None, initial=initial, prefix="targets")
     if is_sent and form.is_valid() & targets.is_valid():
         for name, value in form.cleaned_data.items():
             setattr(rule, name, value)
         try:
-            write_rule(rule, targets.targets())
+            write_rule(rule, targets.targets(), is_last=is_new)
         except ValidationError as error:
             form.refuse(error)
         else:
             messages.success(request, f"The rule “{rule.name}” is saved.")
             return redirect(f"{reverse('operate-routing')}#rule-{rule.pk}")
-    is_new = rule._state.adding  # noqa: SLF001 - documented
     context = desk.context(
         page="routing",
         rule=None if is_new else rule,

@@ -52,12 +52,14 @@ STEP = 10
 
 
 @transaction.atomic
-def write_rule(rule: RouteRule, targets: Sequence[tuple[PublicModel, int, bool]]) -> RouteRule:
+def write_rule(
+    rule: RouteRule, targets: Sequence[tuple[PublicModel, int, bool]], *, is_last: bool = False
+) -> RouteRule:
     """Store a rule, new or changed, with exactly these targets: model, weight, and whether it is a fallback only.
 
-    A new one without a place of its own comes last. Raise ValidationError by field.
+    One that `is_last` is tried after all others. Raise ValidationError by field.
     """
-    if rule._state.adding and rule.priority is None:  # noqa: SLF001 - documented
+    if is_last:
         last = RouteRule.objects.order_by("-priority").values_list("priority", flat=True).first()
         rule.priority = (last or 0) + STEP
     rule.full_clean()
