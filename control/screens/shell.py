@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,6 @@ def entries_of(context: Mapping[str, Any]) -> list[Entry]:
 def _addressed(entries: Sequence[Entry], query: str) -> list[Entry]:
     found: list[Entry] = []
     for one in entries:
-        try:
-            address = reverse(one.url) + query
-        except NoReverseMatch:
-            continue
         is_first = len(found) < _AT_THE_FOOT
-        found.append(Entry(one.page, one.title, one.url, one.icon, one.needs, address, is_first))
+        found.append(replace(one, address=reverse(one.url) + query, is_first=is_first))
     return found
