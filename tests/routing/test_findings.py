@@ -105,6 +105,13 @@ def test_a_plan_without_the_first_ones_model_goes_on_to_the_next():
     assert found(plans={"max": []}) == {"never reached"}
 
 
+def test_what_a_plan_doesnt_include_leaves_the_later_one_nothing_there():
+    rule("first", model(), priority=1)
+    rule("late", model("long", context=2000), priority=2)
+    assert found(plans={"free": ["small"]}) == {"never reached"}
+    assert found(plans={"free": ["small"], "max": []}) == set()
+
+
 def test_classifiers_and_adapters_decide_only_some_requests():
     small = model()
     labels = model("labels", kinds=["classification"])
