@@ -91,6 +91,8 @@ SECTIONS = (
             _docs("tools", "Tools and reasoning"),
             _docs("messages", "Anthropic's Messages"),
             _docs("idempotency", "Asking again, resuming"),
+            _docs("requests", "Requests and their pages"),
+            _docs("chat", "The chat page"),
             _docs("batches", "Files and batches"),
             _docs("adapters", "Adapters"),
             _docs("desk", "Support desks"),

@@ -41,7 +41,10 @@ JOBS = {
     "billing.expiry": ("Expiry", "books what has expired of grants"),
     "billing.rollups": ("Sums of usage", "adds requests to the sums that pages show"),
     BOOKS: ("Books", "checks all rows of credit against each other"),
+    "billing.plan_moves": ("Moves to a plan", "moves tenants whose plan is to be another"),
+    "fleet.fetches": ("Models, fetched", "brings models to this machine"),
     "gateway.mail": ("Mail", "sends what waits"),
+    "gateway.hooks": ("Web-hooks", "tells them of alerts"),
     "gateway.purge": ("Clean-up", "deletes what has ended"),
     "gateway.responses": ("Lost responses", "lets background responses of dead gateways fail"),
     "gateway.files": ("Files", "removes files that have expired"),
@@ -49,6 +52,7 @@ JOBS = {
     "gateway.batch_input": ("Batches, read", "checks the lines of new batches"),
     "gateway.batch_output": ("Batches, written", "ends batches and writes their files"),
     CHECKS: ("Checks", "makes all checks and notes what they found"),
+    "operation.alerts": ("Alerts", "tells of troubles that last or are over"),
     "operation.asked": ("Run now", "does what this page asks for"),
 }
 """The periodic jobs' names and what they do, in words (docs/jobs.md has more)."""

@@ -53,6 +53,9 @@ NOUNS = {
     "replica": "replica",
     "route_rule": "rule",
     "route_target": "rule’s target",
+    "fetch": "fetch of a model",
+    "plan_move": "move to a plan",
+    "web_hook": "web-hook",
 }
 _VERBS = {"created": "made", "changed": "changed", "deleted": "deleted"}
 _OWN = {  # what isn't told by one of the three verbs, in words that go before the object's name
@@ -78,6 +81,8 @@ _OWN = {  # what isn't told by one of the three verbs, in words that go before t
     "credit.voided": "voided a grant",
     "credit.refunded": "refunded a grant",
     "prices.published": "published prices",
+    "mail.tried_again": "had a mail tried again",
+    "job.asked": "asked for the job",
 }
 ACTIONS = {f"{word}.{verb}": f"{_VERBS[verb]} the {noun}" for word, noun in NOUNS.items() for verb in _VERBS} | _OWN
 KINDS = {
@@ -85,14 +90,15 @@ KINDS = {
     "sign_ins": ("Signing in", ("sign_in", "sign_in_link", "second_factor")),
     "keys": ("Keys", ("key", "admin_key")),
     "credit": ("Credit and subscriptions", ("credit", "wallet", "subscription")),
-    "terms": ("Plans and prices", ("plan", "plan_version", "rate_card", "prices")),
+    "terms": ("Plans and prices", ("plan", "plan_version", "plan_move", "rate_card", "prices")),
     "models": (
         "Models, engines, routing",
-        ("model", "alias", "adapter", "node", "deployment", "replica", "route_rule", "route_target"),
+        ("model", "alias", "adapter", "node", "deployment", "replica", "route_rule", "route_target", "fetch"),
     ),
+    "system": ("Jobs, mail, web-hooks", ("job", "mail", "web_hook")),
 }
 """What can be filtered by: the name of each kind, and how its actions begin."""
-OF_TENANTS = ("access", "sign_ins", "keys", "credit", "models")
+OF_TENANTS = ("access", "sign_ins", "keys", "credit", "models", "system")
 """The kinds of which a tenant's own trail has something."""
 
 _IN_CREDITS = frozenset(
@@ -436,9 +442,11 @@ def _class_of(name: str) -> str:
 
 
 def _price(name: str, value: Any) -> str:
-    if _RATE.fullmatch(name) is None:
+    """Return a price in credits, which events of former releases have in µcr."""
+    if _RATE.fullmatch(name) is None and (name != "request_fee" or isinstance(value, int)):
         return _in_words(name, value, None, {})
-    return format_credits(value, separator=",") + _UNIT
+    shown = format_credits(value, separator=",") if isinstance(value, int) else str(value)
+    return shown + (_UNIT if _RATE.fullmatch(name) else " credits")
 
 
 def _field(word: str, name: str) -> Field[Any, Any] | None:

@@ -52,16 +52,9 @@ def test_setup_makes_the_roles_as_often_as_wanted(db):
     assert Group.objects.get(name="support").permissions.filter(codename="change_apikey").exists()
 
 
-def test_without_a_role_an_operator_sees_no_revenue(staff, acme):
+def test_without_a_role_an_operator_sees_no_table(staff, acme):
     page = client_of(staff()).get(reverse("admin:index")).content.decode()
-    assert "has no role yet" in page
-    for hidden in (
-        "Credits charged",
-        "Credits by day and model",
-        "Active tenants",
-        reverse("admin:billing_wallet_changelist"),
-    ):
-        assert hidden not in page
+    assert reverse("admin:billing_wallet_changelist") not in page
     assert client_of(User.objects.get(email="nobody@example.com")).get("/admin/billing/wallet/").status_code == 403
 
 
@@ -77,7 +70,6 @@ def test_without_a_role_an_operator_sees_no_revenue(staff, acme):
 def test_a_role_sees_all_and_does_its_part(staff, acme, role, may_not):
     client = client_of(staff(role))
     page = client.get(reverse("admin:index")).content.decode()
-    assert "Credits charged" in page
     for path in re.findall(r'href="(/admin/\w+/\w+/)"', page):
         assert client.get(path).status_code == 200, path
     assert reverse("admin:billing_wallet_changelist") in page

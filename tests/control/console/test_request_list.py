@@ -177,7 +177,7 @@ def test_the_chart_counts_both_and_its_bars_lead_to_their_requests(acme, used):
     refuse(acme)
     content = acme.client().get("/requests/", {"hours": "24"}).content.decode()
     assert "Ran: 3\nRefused: 2" in content
-    bar = re.search(r'<a href="([^"]*)" class="bar" data-tip="[^"]*: 5', content)[1].replace("&amp;", "&")
+    bar = re.search(r'<a href="([^"]*)" class="bar" aria-label="[^"]*: 5', content)[1].replace("&amp;", "&")
     query = parse_qs(urlsplit(bar).query)
     begin, end = (datetime.fromisoformat(query[name][0]) for name in ("since", "until"))
     assert end - begin == timedelta(hours=1)
@@ -186,7 +186,7 @@ def test_the_chart_counts_both_and_its_bars_lead_to_their_requests(acme, used):
         acme.client().get("/requests/", {"hours": "24", "state": "refused", "end": "model_not_found"}).content.decode()
     )
     assert "Refused: 2" not in narrowed  # one series names itself
-    assert ": 2" in re.search(r'data-tip="([^"]*: 2[^"]*)"', narrowed)[1]
+    assert ": 2" in re.search(r'class="bar" aria-label="([^"]*: 2[^"]*)"', narrowed)[1]
 
 
 def forms_of(request):
@@ -229,7 +229,7 @@ def test_a_refused_request_says_why_and_what_to_do(acme, other, operator):
     ):
         assert words in text
     assert "Nothing: it didn’t run." in text
-    assert "/usage/models/" in text
+    assert 'href="/models/"' in text
     assert other.client().get(f"/requests/{request}/").status_code == 404
     own = operator.get(f"/operate/requests/{request}/").content.decode()
     assert "<dt>Tenant</dt><dd>" in own

@@ -77,7 +77,7 @@ def test_with_cron_what_fails_keeps_nothing_else_from_being_done(monkeypatch, ca
 
 def test_the_page_tells_of_each_task_and_how_often_it_runs():
     page = (Path(__file__).resolve().parents[3] / "docs/jobs.md").read_text()
-    told = re.findall(r"^\| `((?:billing|gateway|operation)\.\w+)` \| (\d+) (s|min)\b", page, re.MULTILINE)
+    told = re.findall(r"^\| `((?:billing|fleet|gateway|operation)\.\w+)` \| (\d+) (s|min)\b", page, re.MULTILINE)
     seconds = {name: int(number) * {"s": 1, "min": 60}[unit] for name, number, unit in told}
     assert seconds == {job.name: job.every_s for job in tasks.JOBS}
 
