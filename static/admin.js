@@ -11,6 +11,6 @@
       box.setAttribute("aria-labelledby", `${box.id} ${chosen.id}`);
     }
   };
-  addEventListener("load", nameThem);
+  globalThis.django?.jQuery?.(nameThem); // after Django's own, which waits for the same moment and came first
   document.addEventListener("formset:added", nameThem);
 }

@@ -149,6 +149,13 @@ def keys_of_examples() -> dict[str, str]:
     return {"SLUICE_API_KEY": key, "SLUICE_ADMIN_KEY": admin_key}
 
 
+def set_projects_aside(slug: str) -> None:
+    """Rename what examples made, so that their names are free."""
+    tenant = Tenant.objects.get(slug=slug)
+    for project in Project.objects.of(tenant).exclude(name="Default"):
+        Project.objects.of(tenant).filter(pk=project.pk).update(name=f"{project.name[:60]} {project.pk}")
+
+
 def pages_of_examples(host: str, addresses: list[str]) -> dict[str, str]:
     """Return those pages as the tenant's owner has them."""
     client = Client(headers={"host": host})

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -103,12 +104,13 @@ def in_order(names):
 
 
 @pytest.fixture
-def named(endpoints, runner) -> Runner:
+def named(site, endpoints, runner) -> Iterator[Runner]:
     """The runner, with an id of each kind that examples need, as the examples in curl make them."""
     for name, variable, field in ORDER:
         [code] = [code for language, code in endpoints[name] if language == "sh"]
         runner.variables[variable] = json.loads(runner.run("sh", code))[field]
-    return runner
+    yield runner
+    site.inside.ask("tests.browser.seed:set_projects_aside", "examples")  # their names are free for the next language
 
 
 def test_the_examples_in_curl_run_as_pasted(endpoints, named):
@@ -136,6 +138,7 @@ IN_ONE = {
 """Programs that run all examples of a language in one process, which loads its libraries once."""
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("language", IN_ONE)
 def test_the_examples_in_other_languages_run_as_pasted(endpoints, named, language):
     if language == "js" and NODE is None:
