@@ -120,7 +120,7 @@ def plans_with(name: str, versions: Sequence[PlanVersion]) -> list[PlanVersion]:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests of the last DAYS days for one model, and what they were charged."""
+    """Requests of some days for one model, and what they were charged."""
 
     requests: int = 0
     input_tokens: int = 0

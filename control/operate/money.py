@@ -24,9 +24,11 @@ from billing.selectors import money as sums
 from billing.selectors.money import Granted, Low, TenantSum
 from billing.selectors.usage import UsageSum, usage_of_all
 from control.operate.base import Desk, address_of, operator_page
+from control.operate.model_states import Traffic, cost_of, margin
 from control.screens.charts import Chart, Tile, stacked
 from control.screens.figures import amount, cell, grouped, share, short, show_charge
 from control.screens.tables import Cell, Column, Row, Table
+from routing.models import PublicModel
 from tenancy.models import Tenant
 
 PERIODS = (7, 30, 90)
@@ -89,13 +91,16 @@ def money(request: HttpRequest, desk: Desk) -> HttpResponse:
     standing = _standing(period)
     links = [(name, f"{reverse('operate-money-csv', args=[name])}?days={period.days}") for name in TABLES]
     names = standing.names if desk.may("gateway.view_tenant") else {}
+    by_model = _by_model(rows)
+    costs = _costs(by_model)
     context = desk.context(
         page="money",
         periods=[(days, f"?days={days}", days == period.days) for days in PERIODS],
         period=period,
         tiles=_tiles(period, rows, standing.granted),
         chart=_chart(period, rows),
-        models=_models(rows),
+        models=_models(by_model, costs),
+        costs=costs,
         plans=_plans(standing),
         top=_tenants("Top tenants", standing.top, names, "Nobody used anything in this period."),
         falling=_tenants("Falling tenants", standing.falling, names, "Nobody used less than in the period before."),
@@ -228,15 +233,26 @@ def _by_model(rows: Iterable[UsageSum]) -> list[tuple[str, list[int]]]:
     return sorted(found.items(), key=lambda item: (-item[1][4], item[0]))
 
 
-def _models(rows: Sequence[UsageSum]) -> Table:
-    whole = sum(row.charge for row in rows)
-    lines = [
-        Row([model, *figures, share(figures[4], whole), _per_million(figures)]) for model, figures in _by_model(rows)
-    ]
+def _costs(found: Sequence[tuple[str, list[int]]]) -> dict[str, int]:
+    """Return what the models cost the operator, in µcr, those whose cost was entered."""
+    priced = PublicModel.objects.filter(name__in=[model for model, _ in found]).exclude(cost_input=None)
+    costs = {model.name: model for model in priced}
+    known = {name: cost_of(costs[name], Traffic(*figures)) for name, figures in found if name in costs}
+    return {name: cost for name, cost in known.items() if cost is not None}
+
+
+def _models(found: Sequence[tuple[str, list[int]]], costs: Mapping[str, int]) -> Table:
+    whole = sum(figures[4] for _, figures in found)
+    lines = []
+    for model, figures in found:
+        cost = costs.get(model)
+        own = [cost, margin(figures[4], cost) or "–"] if costs else []
+        lines.append(Row([model, *figures, share(figures[4], whole), _per_million(figures), *own]))
     columns = [
         *(Column("Model", "name"), Column("Requests", "number"), Column("Input", "number"), Column("Cached", "number")),
         *(Column("Output", "number"), Column("Credits", "credits"), Column("Of all", "number")),
         Column("Per million tokens", "credits"),
+        *((Column("Cost", "credits"), Column("Margin", "number")) if costs else ()),
     ]
     return Table("By model", columns, lines, "Nothing was used in this period.")
 
@@ -293,9 +309,12 @@ def _low(found: Iterable[Low], names: dict[UUID, tuple[str, str]]) -> Table:
 def _lines(table: str, period: Period) -> Iterable[list[Any]]:
     """Yield a table's head and all of its rows, names safe from formulas."""
     if table == "models":
-        yield ["model", "requests", "input_tokens", "cached_tokens", "output_tokens", "credits"]
-        for model, figures in _by_model(usage_of_all(period.first, period.last)):
-            yield [cell(model), *figures[:4], format_credits(figures[4])]
+        yield ["model", "requests", "input_tokens", "cached_tokens", "output_tokens", "credits", "cost"]
+        found = _by_model(usage_of_all(period.first, period.last))
+        costs = _costs(found)
+        for model, figures in found:
+            cost = format_credits(costs[model]) if model in costs else ""
+            yield [cell(model), *figures[:4], format_credits(figures[4]), cost]
         return
     if table == "low":
         low = sums.low_tenants(timezone.now())

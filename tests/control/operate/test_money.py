@@ -17,6 +17,7 @@ from billing.models import CreditGrant, OutboxEvent, Wallet
 from billing.services import cards, credits
 from billing.services.rollups import consume_usage
 from control.operate import money
+from routing.models import PublicModel
 from tenancy.models import Tenant, User
 from tests.control.operate.test_now import client_of, operator, page, record
 
@@ -92,6 +93,18 @@ def test_models_plans_and_tenants_add_up(operator, acme, other):
     assert sum(map(int, re.findall(r'aria-label="[^":]+: (\d+)', text))) == 70
 
 
+def test_a_model_whose_cost_is_entered_has_a_margin(operator, acme):
+    PublicModel.objects.create(name="lake", context_length=10, rate_card="x", cost_input=4 * MICRO, cost_output=0)
+    use(acme, 2, 10, "lake", input_tokens=1_000_000, output_tokens=0, cache_read_tokens=0)
+    use(acme, 1, 30, "river")
+    text = page(operator, MONEY)
+    [river, lake] = table(text, "By model")
+    assert (lake[-2:], river[-2:]) == (["4", "60 %"], ["–", "–"])
+    assert "no margin is shown" not in text
+    sent = operator.get(reverse("operate-money-csv", args=["models"])).content.decode()
+    assert "lake,1,1000000,0,0,10,4" in sent
+
+
 def test_a_tenant_below_a_tenth_is_listed(operator, acme, other):
     CreditGrant.objects.filter(wallet__tenant=acme.tenant).update(remaining=CreditGrant.objects.first().amount // 20)
     [row] = table(page(operator, MONEY), "Below a tenth of their grants")
@@ -112,7 +125,7 @@ def test_csv_has_every_row_and_no_formula(operator, acme, other):
         assert answer.headers["content-type"].startswith("text/csv")
         return list(csv.reader(StringIO(answer.content.decode())))
 
-    assert rows("models")[1:] == [["'@model", "1", "0", "0", "0", "30"], ["river", "1", "0", "0", "0", "5"]]
+    assert rows("models")[1:] == [["'@model", "1", "0", "0", "0", "30", ""], ["river", "1", "0", "0", "0", "5", ""]]
     assert rows("plans")[1:] == [["Free", "2", "2", "35"]]
     assert rows("tenants")[1:] == [["'=cmd()", "acme", "1", "30", "0"], ["Other", "other", "1", "5", "25"]]
     assert rows("falling")[1:] == [["Other", "other", "1", "5", "25"]]
