@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -21,6 +22,8 @@ from routing.models import Fetch
 
 LEASE = timedelta(seconds=60)
 """What works on a fetch says so every few seconds; one of which nothing was heard for so long is begun anew."""
+
+THREAD = "fetch"
 
 logger = logging.getLogger("sluice.fetches")
 
@@ -55,7 +58,14 @@ def stop(fetch: Fetch) -> None:
 
 def in_thread(work: Callable[[], None]) -> None:
     """Do the work beside the jobs, of which none may take minutes."""
-    threading.Thread(target=work, name="fetch", daemon=True).start()
+    threading.Thread(target=work, name=THREAD, daemon=True).start()
+
+
+def wait() -> None:
+    """Wait for the fetch that this process began: a command that ends would cut it off."""
+    for thread in threading.enumerate():
+        if thread.name == THREAD:
+            thread.join()
 
 
 class Fetches:
@@ -69,18 +79,20 @@ class Fetches:
         """Begin the oldest fetch that nobody works on, and return False: more is due only when that has ended."""
         if not self._busy.acquire(blocking=False):
             return False
-        fetch = _claimed()
-        if fetch is None:
-            self._busy.release()
-            return False
+        with ExitStack() as held:
+            held.callback(self._busy.release)  # whatever the database or the thread does
+            if (fetch := _claimed()) is not None:
+                ends = held.pop_all()
 
-        def work() -> None:
-            try:
-                _run(fetch)
-            finally:
-                self._busy.release()
+                def work() -> None:
+                    with ends:
+                        _run(fetch)
 
-        self._start(work)
+                try:
+                    self._start(work)
+                except RuntimeError:  # no thread can be started
+                    ends.close()
+                    raise
         return False
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import msgspec
 from django.db import IntegrityError, models, transaction
-from django.db.models import Q
+from django.db.models import Q, Sum
 from django.db.models.functions import Now
 from msgspec import Meta
 
@@ -21,6 +21,7 @@ from tenancy.models.scoping import TenantManager
 MOST_BYTES = 4 * 1024 * 1024  # of one, its images included
 MOST_TURNS = 2048
 MOST_OF_ONE = 500  # conversations of one person in one tenant
+MOST_BYTES_OF_ONE = 256 * 1024 * 1024  # all of them
 TITLE = 120  # characters
 _WORDS = 64 * 1024  # characters that a search reads
 
@@ -166,6 +167,9 @@ def save(*, tenant: Tenant, user: User, identifier: UUID, draft: Draft) -> tuple
             "", "Your tenant lets no conversations be stored here: an owner can allow it in the settings."
         )
     mine = Conversation.objects.of(tenant).filter(user=user)
+    others = mine.exclude(id=identifier).aggregate(all=Sum("size"))["all"] or 0
+    if others + len(draft.content) > MOST_BYTES_OF_ONE:
+        raise ServiceError("", "Your conversations take too much room here: delete some that you no longer need.")
     row = mine.select_for_update().filter(id=identifier).first()
     if row is None:
         return (None, False) if draft.revision else (_made(tenant, user, identifier, draft), True)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.db.models import Count, F, Q, Sum
 
+from base import clock
 from billing import rating
 from billing.codes import Code
 from billing.models import CreditGrant, LedgerTransfer, Rate, RateCardVersion, Subscription, UsageRecord, UsageRollup
@@ -104,14 +105,18 @@ class TenantSum:
 
 
 def by_tenant(first: date, last: date) -> list[TenantSum]:
-    """Return the sums of all tenants that used anything on these days or on as many before."""
+    """Return the sums of all tenants that used anything on these days or on as many before.
+
+    A period that isn't over is compared with as much of the one before.
+    """
     days = (last - first).days + 1
     start, middle, end = (_midnight(day) for day in (first - timedelta(days=days), first, last + timedelta(days=1)))
+    upto = min(middle, clock.now() - timedelta(days=days))
     rows = UsageRollup.objects.filter(hour__gte=start, hour__lt=end).order_by()
     sums = rows.values_list("tenant").annotate(
         asked=Sum("requests", filter=Q(hour__gte=middle), default=0),
         now=Sum("charge", filter=Q(hour__gte=middle), default=0),
-        before=Sum("charge", filter=Q(hour__lt=middle), default=0),
+        before=Sum("charge", filter=Q(hour__lt=upto), default=0),
     )
     return [TenantSum(*row) for row in sums]
 

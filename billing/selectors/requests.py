@@ -99,7 +99,7 @@ def requests_by(unit: Unit, wanted: Wanted) -> dict[datetime, int]:
             day__gte=wanted.since.date(), **({"model": wanted.model} if wanted.model else {})
         )
         if wanted.until is not None:
-            days = days.filter(day__lt=wanted.until.date())
+            days = days.filter(day__lte=(wanted.until - timedelta(microseconds=1)).date())
         found: Counter[datetime] = Counter()
         for day, requests in days.values_list("day", "requests"):
             found[_midnight(day)] += requests

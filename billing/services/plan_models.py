@@ -48,7 +48,7 @@ def moved(tenant_id: UUID, slug: str) -> bool | None:
     present, latest = active.select_related("version").first(), latest_version(slug)
     if present is None or present.version_id == latest.pk:
         return None
-    if present.next_version_id is not None or not _only_adds(latest, present.version):
+    if present.is_ending or present.next_version_id is not None or not _only_adds(latest, present.version):
         return False
     change_plan(tenant_id, slug)
     return True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import UUID
+
 from django.db import transaction
 from django.db.models import F, QuerySet
 
@@ -10,6 +12,7 @@ from billing.models import Plan, PlanMove, Subscription
 from billing.services.errors import CreditError, PlanError
 from billing.services.plan_models import moved
 from billing.services.plans import change_plan, latest_version
+from billing.services.wallets import lock, open_wallet
 
 CHUNK = 20
 
@@ -49,7 +52,7 @@ def turn() -> bool:
     for subscription, tenant in chunk:
         try:
             if not move.only_adds:
-                change_plan(tenant, move.to.slug, at_once=move.at_once)
+                _change(subscription, tenant, move)
             elif moved(tenant, move.to.slug) is False:
                 raise PlanError("its other terms differ, or a change of plan is scheduled")
         except (CreditError, ValueError) as refused:
@@ -61,3 +64,17 @@ def turn() -> bool:
     if len(chunk) < CHUNK:
         PlanMove.objects.filter(pk=move.pk, ended_at=None).update(ended_at=clock.now())
     return True
+
+
+@transaction.atomic
+def _change(subscription: UUID, tenant: UUID, move: PlanMove) -> None:
+    """Move a tenant that still has the plan; what it or its operator decided for the month's end stays."""
+    lock(open_wallet(tenant_id=tenant).pk)  # as every change of a plan does
+    active = Subscription.objects.filter(pk=subscription, state=Subscription.State.ACTIVE, version__plan=move.plan)
+    present = active.select_related("next_version").first()
+    if present is None:
+        raise PlanError("it has another plan by now")
+    coming = present.next_version
+    if present.is_ending or (coming is not None and coming.plan_id != move.to_id):
+        raise PlanError("it ends with its month, or a change to another plan is scheduled")
+    change_plan(tenant, move.to.slug, at_once=move.at_once)

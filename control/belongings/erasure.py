@@ -29,6 +29,7 @@ from billing.models import (
     Hold,
     LedgerTransfer,
     OutboxEvent,
+    PlanMove,
     Reconciliation,
     Subscription,
     UsageDay,
@@ -52,8 +53,10 @@ from routing.models import Adapter, PublicModel
 from tenancy.audit.trail import record
 from tenancy.models import (
     AdminAPIKey,
+    Alert,
     APIKey,
     AuditEvent,
+    Delivery,
     Invitation,
     Membership,
     OutgoingMail,
@@ -412,7 +415,7 @@ def _erase_texts_of(tenant: Tenant) -> None:
     """Take the tenant from mails, errors and findings."""
     namesakes = every(Invitation).filter(tenant__name=tenant.name).exclude(tenant=tenant)
     _delete(mails_about(tenant.name).exclude(to__in=namesakes.values("email")))
-    erase_from_texts(Words([tenant.name, tenant.slug], exact=True), (TaskState,))
+    erase_from_texts(Words([tenant.name, tenant.slug], exact=True), (TaskState, Alert, Delivery, PlanMove))
     _forget_findings()
     subjects = {str(tenant.pk), tenant.pk.hex}  # SQLite's statements show ids without hyphens
     for run in chain.from_iterable(in_chunks(Reconciliation.objects.exclude(findings=[]))):

@@ -17,6 +17,7 @@ from billing.models import (
     CreditGrant,
     LedgerTransfer,
     Plan,
+    PlanMove,
     PlanVersion,
     RateCard,
     RateCardVersion,
@@ -26,8 +27,8 @@ from billing.models import (
 from billing.triggers import ERASED
 from control.belongings.kinds import CHUNK, every, in_chunks
 from gateway.runtime.models import TaskState
-from routing.models import Deployment, ModelAlias, Node, PublicModel, RouteRule
-from tenancy.models import AdminAPIKey, APIKey, AuditEvent, OutgoingMail, User
+from routing.models import Deployment, Fetch, ModelAlias, Node, PublicModel, RouteRule
+from tenancy.models import AdminAPIKey, Alert, APIKey, AuditEvent, Delivery, OutgoingMail, User
 
 TEXTS: dict[type[Model], tuple[str, ...]] = {
     LogEntry: ("object_repr", "change_message"),
@@ -37,6 +38,10 @@ TEXTS: dict[type[Model], tuple[str, ...]] = {
     APIKey: ("name",),
     AdminAPIKey: ("name",),
     TaskState: ("error",),
+    Alert: ("title", "text", "remedy"),
+    Delivery: ("body", "error"),
+    Fetch: ("source", "asked_by"),
+    PlanMove: ("error", "asked_by"),
     Reconciliation: ("findings",),
 }
 """Texts that Sluice or an operator wrote of others, in rows that may change."""

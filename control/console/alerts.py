@@ -14,8 +14,8 @@ from control.screens.alerts import Side, alerts_page
 @tenant_page
 def tenant_alerts(request: HttpRequest, place: Place) -> HttpResponse:
     """Show the tenant's alerts; who may change its settings changes its web-hooks."""
-    may_change = place.access.may("settings")
-    if not may_change and not place.access.may("wallet"):
+    may_change = place.access.may("settings") and not place.access.is_viewer
+    if not place.access.may("settings") and not place.access.may("wallet"):
         raise Http404
     address = reverse("console-alerts") + place.query
     return alerts_page(

@@ -25,7 +25,7 @@ from gateway.generation.dry_run import Wanted, dry_run
 from gateway.runtime.data_plane import live_of
 from routing.errors import RoutingError
 from routing.places import CHARACTERS_PER_TOKEN
-from tenancy.models import User
+from tenancy.models import Membership, User
 
 _MOST_TEXT = 20_000  # characters of a message by which `auto` is asked
 
@@ -105,7 +105,9 @@ def one(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
 @tenant_page
 def shared(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
     """Show a shared conversation to a member who may chat, to be read alone."""
-    row = Conversation.objects.of(place.tenant).filter(id=pk).exclude(shared_at=None).select_related("user").first()
+    members = Membership.objects.of(place.tenant).filter(is_active=True).values("user")  # who left shares nothing
+    found = Conversation.objects.of(place.tenant).filter(id=pk, user__in=members).exclude(shared_at=None)
+    row = found.select_related("user").first()
     if row is None or not place.access.may("chat") or not conversations.may_store(place.tenant):
         raise Http404
     context = place.context(page="chat", conversation=row, turns=row.path(), by=row.user.name or row.user.email)

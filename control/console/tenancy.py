@@ -43,8 +43,11 @@ class Place:
 
     @property
     def name(self) -> dict[str, str]:
-        """The query that names the tenant; nothing where there is only one."""
-        return {"tenant": self.tenant.slug} if self.others else {}
+        """The query that names the tenant; nothing where there is only one.
+
+        A page that an operator looks at names it too: sent after that has ended, it means no tenant of theirs.
+        """
+        return {"tenant": self.tenant.slug} if self.others or self.access.is_viewer else {}
 
     @property
     def query(self) -> str:

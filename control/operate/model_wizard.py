@@ -6,15 +6,17 @@ Each step is a page of its own and is done or not by what the rows say, so it ca
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from django import forms
 from django.contrib import messages
+from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.debug import sensitive_post_parameters
@@ -34,6 +36,7 @@ from control.operate.base import Desk, operator_page
 from control.operate.fields import CreditsField, NameField, NamesField, OperatorForm, rate_cards
 from control.operate.model_states import Standing, card_of, standing_of, thousand
 from control.operate.models import Rules, auto_of, catalogue_rows, fetch_word, judged_rules
+from control.operate.prices import LIST_NAME
 from control.operate.words import CLASS_WORDS
 from control.screens.tables import State
 from fleet import fetches
@@ -341,7 +344,10 @@ def proof(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
     """Show whether the model's engines answer, and send a foreign server another test prompt."""
     model = _model(pk)
     if request.method == "POST":
-        deployment = get_object_or_404(Deployment, pk=request.POST.get("deployment"), model=model, backend="openai")
+        found = Deployment.objects.filter(model=model, backend="openai")
+        deployment = next((one for one in found if str(one.pk) == request.POST.get("deployment")), None)
+        if deployment is None:
+            raise Http404
         try:
             _tell(request, try_again(deployment))
         except ServiceError as error:
@@ -443,8 +449,10 @@ def _set_price(desk: Desk, model: PublicModel, given: dict[str, Any]) -> None:
     card = given["card"]
     if given["how"] == "own":
         card = given["name"].strip() or model.name[:100]
-        if not desk.may("billing.add_ratecardversion"):
+        if not (desk.may("billing.add_ratecard") and desk.may("billing.add_ratecardversion")):
             raise ValueError("how: your role may not publish prices: choose a list that exists")
+        if re.match(LIST_NAME, card) is None:
+            raise ValueError("name: a price list can’t be called so: choose another name")
         if card in rate_cards():
             raise ValueError("name: there is a price list of this name: choose it above, or publish its new version")
         rates = {name: given[name] for name in CLASSES if given.get(name) is not None}
@@ -544,6 +552,27 @@ def conditions_of(rule: RouteRule) -> str:
 def _lead(request: HttpRequest, model: PublicModel) -> str:
     """Write the chosen rules; return what is wrong."""
     chosen = set(request.POST.getlist("rule"))
+    for rule in RouteRule.objects.filter(pk__in=[one for one in chosen if _is_uuid(one)]):
+        text = request.POST.get(f"weight_{rule.pk}", "").strip() or "1"
+        if not text.isdecimal() or not 0 < int(text) < 2**31:
+            return f"{rule.name}: a weight is a whole number from 1 on."
+    try:
+        with transaction.atomic():
+            _write_rules(request, model, chosen)
+    except ValidationError as error:
+        return " ".join(error.messages)
+    return ""
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _write_rules(request: HttpRequest, model: PublicModel, chosen: Collection[str]) -> None:
     for rule in RouteRule.objects.prefetch_related("targets__model"):
         targets = list(rule.targets.all())
         others = [(one.model, one.weight, one.is_fallback) for one in targets if one.model_id != model.pk]
@@ -552,12 +581,9 @@ def _lead(request: HttpRequest, model: PublicModel) -> str:
             if had is not None and f"had_{rule.pk}" in request.POST:
                 write_rule(rule, others)
             continue
-        text = request.POST.get(f"weight_{rule.pk}", "").strip() or "1"
-        if not text.isdecimal() or not 0 < int(text) < 2**31:
-            return f"{rule.name}: a weight is a whole number from 1 on."
+        weight = int(request.POST.get(f"weight_{rule.pk}", "").strip() or "1")
         is_fallback = had.is_fallback if had is not None else False
-        write_rule(rule, [*others, (model, int(text), is_fallback)])
-    return ""
+        write_rule(rule, [*others, (model, weight, is_fallback)])
 
 
 # -- live --------------------------------------------------------------------------------------------------------------

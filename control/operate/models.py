@@ -103,7 +103,7 @@ def models(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Show the catalogue; `view` chooses whose models, `q` part of a name, `after` where the page before ended."""
     view = request.GET.get("view", "")
     view = view if view in _VIEWS else ""
-    text, after = request.GET.get("q", "").strip()[:100], request.GET.get("after", "")
+    text, after = (request.GET.get(name, "").replace("\0", "").strip()[:120] for name in ("q", "after"))
     rows = catalogue_rows().filter(is_active=view != "withdrawn").order_by("name")
     if view != "withdrawn":
         rows = rows.filter(tenant__isnull=view != "own")

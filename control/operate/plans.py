@@ -190,6 +190,13 @@ class PlanForm(OperatorForm):
     slug = forms.SlugField(max_length=40, label="Short name", help_text="In rules, commands and the API. It stays.")
     is_offered = forms.BooleanField(required=False, initial=True, label="Offered to new tenants")
 
+    def clean_slug(self) -> str:
+        """Return the short name, which is a part of the plan's address."""
+        slug: str = self.cleaned_data["slug"]
+        if slug == "new":
+            raise forms.ValidationError("“new” is the address of this form: choose another name.")
+        return slug
+
 
 class PlanChangeForm(OperatorForm):
     """What of a plan changes without new terms."""

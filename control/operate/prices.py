@@ -57,7 +57,7 @@ _BATCH = Column("Batches", "number")
 @operator_page("billing.view_ratecard")
 def prices(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Show each model's prices by class, now and soon; `after` is where the page before ended."""
-    now, after = timezone.now(), request.GET.get("after", "")
+    now, after = timezone.now(), request.GET.get("after", "").replace("\0", "")
     current, coming = prices_at(now), prices_after(now)
     by_card: dict[str, list[Any]] = {}
     for one in coming:
@@ -241,12 +241,14 @@ def _initial(name: str) -> dict[str, Any]:
     return {**first, "tiers": tiers, "request_fee": version.request_fee or None, "batch_percent": batch}
 
 
+LIST_NAME = r"^(?!(.*/)?new/?$)[^\s/?#][^?#]*$"
+"""What can be the name of a price list and a part of its page's address."""
+
+
 class NewListForm(OperatorForm):
     """The name of a price list that isn't there yet."""
 
-    name = forms.RegexField(
-        r"^[^\s/?#][^?#]*$", max_length=100, label="Name", help_text="Often the model’s. It stays as it is."
-    )
+    name = forms.RegexField(LIST_NAME, max_length=100, label="Name", help_text="Often the model’s. It stays as it is.")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -264,6 +266,8 @@ def new_list(request: HttpRequest, desk: Desk) -> HttpResponse:
 @operator_page("billing.add_ratecardversion")
 def publish(request: HttpRequest, desk: Desk, name: str) -> HttpResponse:
     """Ask for new prices, compare them with those in force, and publish them once that is confirmed."""
+    if not desk.may("billing.add_ratecard") and not RateCard.objects.filter(name=name).exists():
+        raise Http404
     form = PricesForm(request.POST or None, initial=_initial(name))
     if form.is_valid() and "edit" not in request.POST:
         when = form.cleaned_data["effective_from"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from django import forms
@@ -74,7 +75,10 @@ def alerts_page(request: HttpRequest, side: Side) -> HttpResponse:
         if not side.may_change:
             return _page(request, side, form, "", 403)
         if "url" not in request.POST:
-            _do(request, side)
+            try:
+                _do(request, side)
+            except ServiceError as refused:
+                messages.error(request, refused.message)
             return redirect(side.address)
         form = HookForm(request.POST)
         if form.is_valid():
@@ -156,7 +160,13 @@ def _hook(row: Any, side: Side) -> Row:
         _button("Delete", "delete", row, side, "danger"),
     ]
     shown = buttons if side.may_change else []
-    return Row([row.url, state, row.created_at, row.waiting, shown], is_over=not row.is_active)
+    return Row([_shown(row, side), state, row.created_at, row.waiting, shown], is_over=not row.is_active)
+
+
+def _shown(hook: WebHook, side: Side) -> str:
+    """Return a web-hook's address; whoever can't change it sees where it is, since its path may be a secret."""
+    parts = urlsplit(hook.url)
+    return hook.url if side.may_change else f"{parts.scheme}://{parts.hostname}/…"
 
 
 def _delivery(row: Delivery, side: Side) -> Row:
@@ -165,7 +175,7 @@ def _delivery(row: Delivery, side: Side) -> Row:
     if side.may_change and row.state != Delivery.State.WAITING:
         buttons.append(_button("Send again", "replay", row, side))
     state = State(row.state, _DELIVERED[row.state])
-    return Row([Cell(row.event, detail=row.hook.url), state, row.attempts, answer, row.created_at, buttons])
+    return Row([Cell(row.event, detail=_shown(row.hook, side)), state, row.attempts, answer, row.created_at, buttons])
 
 
 def _button(name: str, action: str, row: WebHook | Delivery, side: Side, tone: str = "quiet") -> Button:

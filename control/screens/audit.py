@@ -22,7 +22,7 @@ from django.utils.safestring import SafeString
 from base.ids import first_at
 from base.units import format_credits
 from billing.models import PlanVersion
-from control.screens.figures import grouped
+from control.screens.figures import grouped, is_of_our_time
 from control.screens.tables import Cell, Column, Row, Table
 from tenancy.audit.tracked import TRACKED
 from tenancy.models import AuditEvent, User
@@ -259,9 +259,10 @@ def _text(data: QueryDict, name: str) -> str:
 
 def _day(text: str) -> date | None:
     try:
-        return parse_date(text)
+        found = parse_date(text)
     except ValueError:
         return None
+    return found if found is not None and is_of_our_time(_midnight(found)) else None
 
 
 def _uuid(text: str) -> UUID | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -87,6 +87,14 @@ def moment(at: datetime | None, none: str = "–") -> str:
         year,
         at.strftime("%H:%M:%S"),
     )
+
+
+FIRST_YEAR = 2000
+
+
+def is_of_our_time(at: datetime) -> bool:
+    """Return whether something may have been then: what an address asks for beyond that counts as not given."""
+    return datetime(FIRST_YEAR, 1, 1, tzinfo=UTC) <= at <= timezone.now() + timedelta(days=2)
 
 
 def day(on: date | None, none: str = "–") -> str:

@@ -29,7 +29,7 @@ from billing.selectors import requests as ran
 from billing.selectors.requests import MOST_READ, Unit, Wanted
 from control.belongings.download import sent
 from control.screens.charts import Chart, stacked
-from control.screens.figures import cell, grouped, short
+from control.screens.figures import cell, grouped, is_of_our_time, short
 from control.screens.tables import Cell, Column, Row, State, Table
 from gateway.runtime import refused
 from gateway.runtime.models import RefusedRequest, in_words
@@ -126,9 +126,12 @@ class Asked:
     @cached_property
     def period(self) -> tuple[datetime, datetime | None]:
         """The time that is asked for; without an end it goes on."""
-        return self.since or timezone.now() - timedelta(hours=self.hours), self.until
+        since = self.since or timezone.now() - timedelta(hours=self.hours)
+        return max(since, (self.until or timezone.now()) - LONGEST), self.until
 
 
+LONGEST = timedelta(days=366)
+"""A list and its chart are of a year at most."""
 _MOMENT = "%Y-%m-%dT%H:%M:%SZ"
 _ENDS = ("stop", "length", "tool_calls", "cancelled", "engine_lost", "rate_limit_exceeded", "context_length_exceeded")
 _FILTERS = ("tenant", "key", "member", "model", "deployment", "state", "end", "exact", "least")
@@ -177,7 +180,13 @@ def _moment(given: str) -> datetime | None:
         found = parse_datetime(given)
     except ValueError:
         return None
-    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
+    if found is None:
+        return None
+    try:
+        found = found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except OverflowError:
+        return None
+    return found if is_of_our_time(found) else None
 
 
 def _seconds(given: str) -> float | None:
@@ -242,16 +251,16 @@ class Requests:
     def page(self, size: int = PAGE) -> Page:
         """Return the page, at most four queries: of what each source has next, the first `size` in the page's order."""
         wanted, reached = self.wanted, None
+        # Holds are read first: a request that is settled between the queries comes twice, and its record counts.
+        holds = ran.holds_of(wanted, size + 1) if self._has("running") else []
         lines: list[Line] = []
         if self._has("ran"):
             reached = ran.reached_by(wanted)
             lines += ran.records_of(wanted, size + 1, reached)
-        if self._has("running"):
-            lines += ran.holds_of(wanted, size + 1)
+        lines += holds
         if self._has("refused", "4xx", "5xx"):
             lines += refused.refused_of(wanted, size + 1, self._statuses)
         is_up = wanted.after is not None
-        # A request that is settled between the queries comes twice: its record is first.
         found = {id_of(line): line for line in reversed(lines)}
         ids = sorted(found, reverse=not is_up)
         if reached is not None:

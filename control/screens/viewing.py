@@ -19,7 +19,9 @@ from tenancy.services.access import Access
 SECONDS = 30 * 60
 NEEDS = (
     "gateway.view_tenant", "gateway.view_membership", "gateway.view_apikey", "gateway.view_auditevent",
-    "billing.view_wallet", "billing.view_usagerecord",
+    "gateway.view_invitation", "gateway.view_adminapikey", "gateway.view_project", "gateway.view_alert",
+    "gateway.view_webhook", "billing.view_wallet", "billing.view_usagerecord", "billing.view_creditgrant",
+    "billing.view_ledgertransfer", "billing.view_subscription",
 )  # fmt: skip
 """What an owner's pages show, so what an operator has to be allowed to see anyway."""
 _HELD = "sluice.viewing"

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import NamedTuple
 from uuid import UUID, uuid5
 
@@ -75,6 +76,7 @@ class _Pace:
         self._slack = (burst - 1) * seconds
         self._seconds = seconds
         self._due: dict[Hashable, float] = {}  # when a whole burst may pass again
+        self._limit = MOST_OWNERS
 
     def has_room(self, owner: Hashable, now: float) -> bool:
         """Whether one more may pass."""
@@ -83,8 +85,9 @@ class _Pace:
     def take(self, owner: Hashable, now: float) -> None:
         """Note that one passed."""
         self._due[owner] = max(self._due.get(owner, now), now) + self._seconds
-        if len(self._due) > MOST_OWNERS:
+        if len(self._due) > self._limit:
             self._due = {one: due for one, due in self._due.items() if due > now}
+            self._limit = max(MOST_OWNERS, 2 * len(self._due))  # who looks again at once finds little that is over
 
 
 class Refusals:
@@ -153,7 +156,7 @@ class Refusals:
             later, self._counts = self._counts, counts
             for group, count in later.items():
                 self._add(group, count)
-            self._whole = whole | self._whole
+            self._whole = dict(islice((whole | self._whole).items(), MOST_WHOLE))
             raise
 
     def _add(self, group: Group, count: _Count) -> None:

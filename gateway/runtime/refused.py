@@ -12,6 +12,7 @@ from uuid import UUID
 from django.db.models import Count, Q, QuerySet, Sum
 from django.db.models.functions import Trunc
 
+from base import clock
 from base.ids import moment_of
 from billing.selectors.requests import Unit, Wanted
 from gateway.runtime.models import RefusalCount, RefusedRequest, in_words
@@ -68,6 +69,8 @@ def reasons_about(request_id: UUID, tenant: UUID) -> list[Reason]:
     is left of one that wasn't kept whole.
     """
     minute = moment_of(request_id).replace(second=0, microsecond=0)
+    if minute > clock.now() + _MINUTE:
+        return []  # an id of nothing
     rows = RefusalCount.objects.unscoped().filter(tenant=tenant, minute__in=[minute, minute + _MINUTE])
     found: Counter[tuple[int, str]] = Counter()
     for status, code, count in rows.values_list("status", "code", "count"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -113,7 +114,10 @@ def _weighed(folder: Path) -> Iterator[None]:
 
     def weigh() -> None:
         while not ends.wait(WEIGH_SECONDS):
-            _tell({"bytes": max(0, _size(folder) - before)})
+            try:
+                _tell({"bytes": max(0, _size(folder) - before)})
+            except OSError:  # who asked is gone: nobody takes what would come
+                os._exit(1)
 
     scale = threading.Thread(target=weigh, daemon=True)
     scale.start()

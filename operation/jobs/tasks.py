@@ -22,7 +22,7 @@ from gateway.batches import files
 from gateway.batches.intake import take_in
 from gateway.batches.results import finish
 from gateway.batches.services import forget_batches
-from gateway.runtime.observed import note_result, take_asked
+from gateway.runtime.observed import ask_for, note_result, take_asked
 from operation.checks.checks import Round, examine
 from operation.jobs import alerts
 from operation.jobs.purge import purge
@@ -95,7 +95,9 @@ def _do_now(name: str) -> bool:
             touch_heartbeat()
             note_result(result)
     else:
-        return any(job.run(seconds=LONGEST_S) for job in JOBS if job.name == name)
+        for job in JOBS:
+            if job.name == name and not job.run(seconds=LONGEST_S):
+                ask_for(name)  # another thread does it now: once more after that
     return True
 
 

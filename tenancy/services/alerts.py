@@ -1,4 +1,5 @@
-"""Alerts: troubles that somebody has to know of. Each is told once when it lasts, and once more when it is over.
+"""Alerts: troubles that somebody has to know of. Each is told once when it lasts, anew when it becomes critical, and
+once more when it is over.
 
 A source, such as the checks, says each minute which troubles it sees. A trouble that it sees twice in a row is told;
 one that it hasn't seen for some rounds is over. So nobody is mailed about a trouble that lasts less than a minute.
@@ -17,7 +18,7 @@ from django.db import transaction
 from base import clock
 from tenancy.models import Alert, Membership, Tenant, User
 from tenancy.services import hooks
-from tenancy.services.mail import queue_mail
+from tenancy.services.mail import Beginning, queue_mail
 
 LASTS = timedelta(seconds=45)
 """After so long a trouble that is still seen is told."""
@@ -57,8 +58,10 @@ def observe(source: str, troubles: Sequence[Trouble]) -> None:
             fixed = {"key": trouble.key[:250], "kind": trouble.kind, "tenant_id": trouble.tenant}
             new.append(Alert(**fixed, **words, raised_at=now, seen_at=now))
             continue
-        Alert.objects.filter(pk=row.pk).update(**words, seen_at=now)
-        if row.told_at is None and now - row.raised_at >= LASTS:
+        has_worsened = row.told_at is not None and row.severity != trouble.severity == "critical"
+        again = {"told_at": None} if has_worsened else {}
+        Alert.objects.filter(pk=row.pk).update(**words, **again, seen_at=now)
+        if has_worsened or (row.told_at is None and now - row.raised_at >= LASTS):
             _tell(row.pk)
     Alert.objects.bulk_create(new, ignore_conflicts=True)
     for row in known.values():
@@ -85,12 +88,15 @@ def _end(row: Alert) -> None:
 def _send(alert: Alert) -> None:
     is_over = alert.resolved_at is not None
     address = f"{settings.SLUICE_BASE_URL.rstrip('/')}{alert.path}" if alert.path else ""
-    whose = f"{alert.tenant.name}: " if alert.tenant else ""
     paragraphs = [f"It was seen last at {alert.seen_at:%Y-%m-%d %H:%M} UTC." if is_over else "", alert.text]
     if not is_over:
         paragraphs += [f"What to do: {alert.remedy}" if alert.remedy else "", f"Since {alert.raised_at:%H:%M} UTC."]
     text = "\n\n".join(filter(None, (*paragraphs, address))) + "\n"
-    subject = f"{'Over' if is_over else 'Needs you'}: {whose}{alert.title}"
+    if alert.tenant:
+        beginning = (Beginning.OVER if is_over else Beginning.NEEDS).format(alert.tenant.name)
+    else:
+        beginning = "Over: " if is_over else "Needs you: "
+    subject = beginning + alert.title
     for to in receivers(alert.tenant):
         queue_mail(to=to, subject=subject, text=text)
     hooks.tell(

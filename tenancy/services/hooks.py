@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import F
 
 from base import clock
 from base.errors import ServiceError
@@ -36,9 +37,14 @@ from tenancy.services import outbox
 logger = logging.getLogger("sluice.jobs")
 
 MOST_HOOKS = 10
+MOST_WAITING = 20
 SECONDS = 10.0
 _LONGEST_URL = 500
 _PREFIX = "whsec_"
+
+
+class ForbiddenHostError(OSError):
+    """No web-hook may stand where a name leads."""
 
 
 def make_hook(*, tenant: Tenant | None, url: str) -> tuple[WebHook, str]:
@@ -90,13 +96,15 @@ def tell(tenant: Tenant | None, event: str, data: Mapping[str, Any]) -> None:
 
 
 def send_test(hook: WebHook) -> Delivery:
-    """Store a message by which its owner sees that a hook works."""
+    """Store a message by which its owner sees that a hook works; one at a time."""
+    _require_room(hook, 1)
     body = {"type": "test", "timestamp": clock.now().isoformat(), "data": {"text": "This web-hook works."}}
     return _queue(hook, "test", json.dumps(body))
 
 
 def replay(delivery: Delivery) -> None:
     """Let a message that ended be sent again, under its own id."""
+    _require_room(delivery.hook, MOST_WAITING)
     outbox.again(delivery, status=None)
 
 
@@ -114,13 +122,21 @@ def reseal() -> list[str]:
     return lost
 
 
+def _require_room(hook: WebHook, most: int) -> None:
+    if hook.deliveries.filter(state=Delivery.State.WAITING).count() >= most:
+        raise ServiceError("", "What was to be sent before is still on its way: wait until it ended.")
+
+
 def _queue(hook: WebHook, event: str, body: str) -> Delivery:
     return Delivery.objects.create(hook=hook, event=event, body=body, next_attempt_at=clock.now())
 
 
 def send_due() -> bool:
-    """Send the message that is due for the longest; return whether there was one."""
-    row, is_ours = outbox.take_due(Delivery)
+    """Send the message that is due for the longest, those of operators first; return whether there was one.
+
+    A receiver that doesn't answer takes `SECONDS`: no tenant's may keep operators from hearing of a fault.
+    """
+    row, is_ours = outbox.take_due(Delivery, F("hook__tenant").asc(nulls_first=True))
     if row is not None and is_ours:
         _send(row)
     return row is not None
@@ -140,7 +156,7 @@ def _send(row: Delivery) -> None:
         reason = "Its secret was sealed under another one: make that a fallback, or make the web-hook anew."
         status = None
     except (OSError, http.client.HTTPException, ValueError) as error:
-        reason, status = str(error)[:300] or type(error).__name__, None
+        reason, status = _told(error, hook), None
     if status is not None and 200 <= status < 300:
         outbox.end(row, state.SENT, error="", status=status)
         return
@@ -151,6 +167,13 @@ def _send(row: Delivery) -> None:
         outbox.end(row, state.FAILED, error=reason, status=status)
     else:
         Delivery.objects.filter(pk=row.pk).update(error=reason, status=status)
+
+
+def _told(error: Exception, hook: WebHook) -> str:
+    """Return why a message could not be sent; a tenant learns nothing of names inside the operator's network."""
+    if hook.tenant_id is not None and isinstance(error, (ForbiddenHostError, socket.gaierror)):
+        return "No public address answers for this name."
+    return str(error)[:300] or type(error).__name__
 
 
 def signed(identifier: str, body: str, secret: str) -> dict[str, str]:
@@ -170,18 +193,20 @@ def signed(identifier: str, body: str, secret: str) -> dict[str, str]:
 def post(url: str, body: bytes, headers: Mapping[str, str], networks: Sequence[Network]) -> int:
     """Post `body` and return the answer's status. All of it takes at most `SECONDS`, however slow the other side is."""
     parts = urlsplit(url)
-    opened: list[socket.socket] = []
+    opened, late = list[socket.socket](), threading.Event()
     connection = _connection_of(parts.scheme)(parts.hostname or "", parts.port, timeout=SECONDS)
-    connection._create_connection = lambda where, *_, **__: _connected(where, networks, opened)  # type: ignore[attr-defined] # noqa: SLF001 - http.client's own seam
-    late = threading.Timer(SECONDS, _cut, [opened])
-    late.start()
+    connection._create_connection = lambda where, *_, **__: _connected(where, networks, opened, late)  # type: ignore[attr-defined] # noqa: SLF001 - http.client's own seam
+    timer = threading.Timer(SECONDS, _cut, [opened, late])
+    timer.start()
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("POST", path, body, dict(headers))
         return connection.getresponse().status
     finally:
-        late.cancel()
+        timer.cancel()
         connection.close()
+        for one in opened:
+            one.close()
 
 
 def _connection_of(scheme: str) -> Callable[..., http.client.HTTPConnection]:
@@ -191,27 +216,36 @@ def _connection_of(scheme: str) -> Callable[..., http.client.HTTPConnection]:
     return lambda host, port, timeout: http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
 
 
-def _connected(where: tuple[str, int], networks: Sequence[Network], opened: list[socket.socket]) -> socket.socket:
-    """Connect to the first address of a name that answers; one that may not be asked ends it."""
+def _connected(
+    where: tuple[str, int], networks: Sequence[Network], opened: list[socket.socket], late: threading.Event
+) -> socket.socket:
+    """Connect to the first address of a name that answers; one that may not be asked ends it.
+
+    What is cut off when it takes too long is a duplicate: TLS takes the socket itself out of our hands.
+    """
     failed: OSError | None = None
     for family, kind, protocol, _, address in socket.getaddrinfo(*where, type=socket.SOCK_STREAM):
         if refusal_of(ipaddress.ip_address(str(address[0]).partition("%")[0]), networks):
-            raise OSError(f"{where[0]} stands at {address[0]}, where no web-hook may be")
+            raise ForbiddenHostError(f"{where[0]} stands at {address[0]}, where no web-hook may be")
         one = socket.socket(family, kind, protocol)
         one.settimeout(SECONDS)
-        opened.append(one)
         try:
             one.connect(address)
         except OSError as error:
             one.close()
             failed = error
-        else:
-            return one
+            continue
+        opened.append(one.dup())
+        if late.is_set():
+            one.close()
+            raise TimeoutError("it took too long to connect")
+        return one
     raise failed or OSError(f"{where[0]} has no address")
 
 
-def _cut(opened: list[socket.socket]) -> None:
+def _cut(opened: list[socket.socket], late: threading.Event) -> None:
     """Wake whoever waits for the other side."""
+    late.set()
     for one in opened:
         with suppress(OSError):  # it is closed already
             one.shutdown(socket.SHUT_RDWR)

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.core.mail import send_mail
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from base import clock
 from base.sealing import SealError, seal, unseal
@@ -53,9 +53,19 @@ class Subject(StrEnum):
     REMOVED = "You were removed from {}"
 
 
+class Beginning(StrEnum):
+    """How subjects begin that name a tenant and say more."""
+
+    NEEDS = "Needs you: {}: "
+    OVER = "Over: {}: "
+
+
 def mails_about(tenant: str) -> QuerySet[OutgoingMail]:
     """Return the mails whose subject names the tenant of that name."""
-    return OutgoingMail.objects.filter(subject__in=[_line(subject.format(tenant)) for subject in Subject])
+    named = Q(subject__in=[_line(subject.format(tenant)) for subject in Subject])
+    for beginning in Beginning:
+        named |= Q(subject__startswith=_line(beginning.format(tenant)))
+    return OutgoingMail.objects.filter(named)
 
 
 def send_due_mail() -> bool:

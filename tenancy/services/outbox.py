@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from django.db.models import F
+from django.db.models.expressions import OrderBy
 
 from base import clock
 from tenancy.models.mail import Outgoing
@@ -21,7 +22,7 @@ M = TypeVar("M", bound=Outgoing)
 _State = Outgoing.State
 
 
-def take_due(model: type[M], *order: str) -> tuple[M | None, bool]:
+def take_due(model: type[M], *order: str | OrderBy) -> tuple[M | None, bool]:
     """Return the message that is due first, if any, and whether this attempt at it is ours."""
     now = clock.now()
     due = _rows(model).filter(state=_State.WAITING, next_attempt_at__lte=now)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 
 class Receiver(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, status: int | None, location: str) -> None:
+    def __init__(self, status: int | None, location: str, certificate: Path | None) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
+        self.scheme = "http"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.socket = context.wrap_socket(self.socket, server_side=True)
+            self.scheme = "https"
         self.status = status
         self.location = location
         self.ended = threading.Event()
@@ -20,7 +28,7 @@ class Receiver(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/hook?a=1"
+        return f"{self.scheme}://127.0.0.1:{self.server_port}/hook?a=1"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -47,8 +55,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def receiver(status: int | None, location: str = "") -> Iterator[Receiver]:
-    with Receiver(status, location) as server:
+def receiver(status: int | None, location: str = "", certificate: Path | None = None) -> Iterator[Receiver]:
+    with Receiver(status, location, certificate) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         yield server

@@ -6,6 +6,9 @@ import base64
 import hashlib
 import hmac
 import json
+import ssl
+import subprocess
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -78,6 +81,14 @@ def test_a_gap_of_one_round_is_no_end(rounds, operator):
 def test_it_may_begin_anew(rounds, operator):
     rounds(True, True, False, False, False, False, True, True)
     assert subjects() == ["Needs you: redis", "Over: redis", "Needs you: redis"]
+
+
+def test_one_that_becomes_critical_is_told_anew(rounds, operator):
+    low = replace(DOWN, severity="warning", title="Credit is low")
+    rounds(True, True, trouble=low)
+    rounds(True, True, trouble=replace(low, severity="critical", title="Credit is used up"))
+    rounds(True, trouble=low)
+    assert subjects() == ["Needs you: Credit is low", "Needs you: Credit is used up"]
 
 
 def test_sources_do_not_end_each_others_troubles(rounds, operator):
@@ -189,13 +200,52 @@ def test_a_tenants_hook_is_no_way_into_the_operators_network(acme, settings):
         hooks.send_test(hook)
         hooks.send_due()
     assert there.got == []
-    assert "where no web-hook may be" in Delivery.objects.get().error
+    assert Delivery.objects.get().error == "No public address answers for this name."
 
 
-def test_a_receiver_that_is_slow_holds_nobody_for_long(monkeypatch, settings):
+def test_an_operator_is_told_where_a_name_leads(settings):
+    settings.SLUICE_REMOTE_NETWORKS = []
+    with receiver(200) as there:
+        hook, _ = hook_at(there.url)
+        hooks.send_test(hook)
+        hooks.send_due()
+    assert there.got == []
+    assert "127.0.0.1, where no web-hook may be" in Delivery.objects.get().error
+
+
+def test_a_tenants_messages_keep_operators_from_hearing_nothing(acme, settings):
+    """Operators' messages go first, and of tests one waits at a time."""
+    settings.SLUICE_REMOTE_NETWORKS = ["127.0.0.0/8"]
+    theirs, _ = hook_at("https://there.example/", tenant=acme.tenant)
+    hooks.send_test(theirs)
+    with pytest.raises(ServiceError, match="still on its way"):
+        hooks.send_test(theirs)
+    with receiver(200) as there:
+        ours, _ = hook_at(there.url)
+        hooks.send_test(ours)
+        assert hooks.send_due()
+    assert len(there.got) == 1
+
+
+def self_signed(folder):
+    """Return a file with a key and its own certificate for 127.0.0.1."""
+    key, both = folder / "key.pem", folder / "both.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(both)]
+    subprocess.run(command, check=True, capture_output=True)
+    both.write_text(key.read_text() + both.read_text())
+    return both
+
+
+@pytest.mark.parametrize("is_sealed", [False, True], ids=["http", "https"])
+def test_a_receiver_that_is_slow_holds_nobody_for_long(monkeypatch, settings, tmp_path, is_sealed):
     monkeypatch.setattr(hooks, "SECONDS", 0.5)
     settings.SLUICE_REMOTE_NETWORKS = ["127.0.0.0/8"]
-    with receiver(None) as there:  # answers a byte at a time, for ever
+    certificate = self_signed(tmp_path) if is_sealed else None
+    if certificate is not None:
+        trusting = ssl.create_default_context(cafile=str(certificate))
+        monkeypatch.setattr(hooks.ssl, "create_default_context", lambda: trusting)
+    with receiver(None, certificate=certificate) as there:  # answers a byte at a time, for ever
         hook, _ = hook_at(there.url)
         hooks.send_test(hook)
         hooks.send_due()

@@ -78,6 +78,7 @@ def _kept_database() -> Iterator[None]:
 
 def _failed() -> list[str]:
     """Do all that is due, and return the names of the jobs that failed."""
+    from fleet import fetches
     from operation.jobs.states import noted
     from operation.jobs.tasks import JOBS
 
@@ -90,4 +91,5 @@ def _failed() -> list[str]:
                 raise
             logger.exception("job failed", extra={"job": job.name})
             failed.append(job.name)
+    fetches.wait()
     return failed

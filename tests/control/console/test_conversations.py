@@ -192,5 +192,5 @@ def test_queries_are_few(acme, kept, django_assert_num_queries):
         put(client, uuid4())
     with django_assert_num_queries(4):
         assert len(client.get(LIST).json()["data"]) == 4
-    with django_assert_num_queries(8):
+    with django_assert_num_queries(9):
         put(client, kept, revision=1)

@@ -318,3 +318,22 @@ def test_queries_do_not_grow_with_rows(acme, used, operator, django_assert_max_n
 def test_there_is_advice_for_codes_that_there_are(settings):
     documented = (settings.BASE_DIR / "docs/errors.md").read_text()
     assert [code for code in _BY_CODE if f"`{code}`" not in documented] == []
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "since=1970-01-02T00:00:00Z&until=9998-01-01T00:00:00Z",
+        "since=1960-01-01T00:00:00Z",
+        "until=9999-12-31T23:59:59Z",
+        "since=0001-01-01T00:00:00%2B14:00",
+    ],
+)
+def test_no_address_asks_for_more_than_a_year(acme, query):
+    answer = acme.client().get(f"/requests/?{query}")
+    assert answer.status_code == 200
+    assert answer.content.count(b'class="bar"') <= 367
+
+
+def test_an_id_of_nothing_is_not_found(acme):
+    assert acme.client().get("/requests/ffffffff-ffff-7fff-bfff-ffffffffffff/").status_code == 404

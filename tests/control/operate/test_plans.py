@@ -8,7 +8,7 @@ from django_scopes import scopes_disabled
 
 from base.units import MICRO
 from billing.models import Plan, PlanMove, PlanVersion
-from billing.services import plan_moves
+from billing.services import plan_moves, plans
 from billing.services.plans import latest_version, publish_version, subscribe
 from tenancy.models import AuditEvent, Tenant
 from tests.control.operate.test_models import fake, operator, signed_in, text_of
@@ -119,6 +119,23 @@ def test_who_gets_less_changes_with_the_month_unless_it_is_at_once(operator, mon
     while plan_moves.turn():
         pass
     assert {one.subscriptions.get(state="active").version.plan.slug for one in made} == {"free"}
+
+
+@pytest.mark.parametrize("decided", ["it ends", "a change is scheduled"])
+def test_what_was_decided_for_a_months_end_stays(operator, decided):
+    [one] = tenants("max", 1)
+    if decided == "it ends":
+        plans.end(one.pk)
+    else:
+        plans.change_plan(one.pk, "free")
+    before = one.subscriptions.values("version", "next_version", "is_ending", "state").get()
+    move = plan_moves.ask(Plan.objects.get(slug="max"), Plan.objects.get(slug="business"), at_once=True)
+    while plan_moves.turn():
+        pass
+    move.refresh_from_db()
+    assert (move.moved, move.refused) == (0, 1)
+    assert "ends with its month" in move.error
+    assert one.subscriptions.values("version", "next_version", "is_ending", "state").get() == before
 
 
 def test_only_those_who_just_get_more_models_move_where_that_was_asked(operator):
