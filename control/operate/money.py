@@ -310,9 +310,9 @@ def _lines(table: str, period: Period) -> Iterable[list[Any]]:
     """Yield a table's head and all of its rows, names safe from formulas."""
     if table == "models":
         yield ["model", "requests", "input_tokens", "cached_tokens", "output_tokens", "credits", "cost"]
-        found = _by_model(usage_of_all(period.first, period.last))
-        costs = _costs(found)
-        for model, figures in found:
+        by_model = _by_model(usage_of_all(period.first, period.last))
+        costs = _costs(by_model)
+        for model, figures in by_model:
             cost = format_credits(costs[model]) if model in costs else ""
             yield [cell(model), *figures[:4], format_credits(figures[4]), cost]
         return

@@ -352,7 +352,15 @@ def _name_of(event: AuditEvent) -> str:
     name = event.target or event.target_id
     if before and before in name:
         name = name.rpartition(before)[2]
-    return name.partition(after)[0] if after else name
+    return _shortened(name.partition(after)[0] if after else name)
+
+
+_ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}([0-9a-f]{8})\b")
+
+
+def _shortened(text: str) -> str:
+    """Return the text with the ids in it as pages show them."""
+    return _ID.sub(r"…\1", text)
 
 
 _AROUND = {  # what stands before and after the name in a row's text
@@ -484,7 +492,7 @@ def _in_words(name: str, value: Any, field: Field[Any, Any] | None, names: dict[
         said = str(dict(field.flatchoices).get(value, value))
     else:
         said = _moment(str(value)) or str(value)
-    return said
+    return _shortened(said)
 
 
 def _number(name: str, value: int) -> str:
