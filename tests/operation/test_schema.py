@@ -12,6 +12,7 @@ import pytest
 from celery import signals
 from django.core.management import CommandError, call_command
 from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
 from base.database import connections as policy
@@ -33,10 +34,15 @@ def newer():
 
 @pytest.fixture
 def older():
-    """A database that lacks the last migration; that it may be applied again is no matter."""
-    MigrationRecorder(connection).record_unapplied("routing", "0004_adapters_of_only_projects")
+    """A database that lacks the last migration."""
+    migrated_to("gateway", "0009_alerts")
     yield
-    MigrationRecorder(connection).record_applied("routing", "0004_adapters_of_only_projects")
+    migrated_to("gateway", "0010_asked_tasks")
+
+
+def migrated_to(app, name):
+    executor = MigrationExecutor(connection)
+    executor.migrate([(app, name)])
 
 
 @pytest.mark.django_db(transaction=True)

@@ -62,7 +62,7 @@ def test_a_model_that_is_added_is_served_from_wherever_the_home_is(homes, settin
     former, present = homes
     asked = []
     found = {"name": "own", "folder": str(former / "models/own"), "kinds": ["chat"], "context_length": 512}
-    monkeypatch.setattr(local_models, "_fetch", lambda source, _: asked.append(source) or found)
+    monkeypatch.setattr(local_models, "_fetch", lambda source, *_: asked.append(source) or found)
     row = local_models.add_local_model(source="home:models/own")
     assert asked == [str(former / "models/own")]
     assert row.source == "home:models/own"
