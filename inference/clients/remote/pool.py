@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import socket
 import ssl
 from collections import deque
@@ -36,6 +37,8 @@ MOST_ERROR = 1 << 16
 # Threads of their own: a look-up can't be ended, and a name server that doesn't answer would take all of the loop's few
 # threads, in which whatever else the process connects to is looked up.
 _names = ThreadPoolExecutor(MOST_LOOK_UPS, thread_name_prefix="remote-names")
+
+log = logging.getLogger(__name__)
 
 Addresses = list[tuple[Any, ...]]  # as getaddrinfo returns them
 
@@ -271,8 +274,8 @@ async def _words(connection: Connection) -> bytes:
     try:
         while len(words) < MOST_ERROR and (data := await connection.read(until)):
             words += data
-    except Exception:  # noqa: BLE001, S110 - an end of the connection, or whatever it was stopped with
-        pass
+    except Exception:
+        log.debug("an error's words broke off", exc_info=True)
     return words[:MOST_ERROR]
 
 
