@@ -119,6 +119,11 @@ def batch_multiplier(multiplier_bp: int, card: CardPrices) -> int:
     return -(-multiplier_bp * card.batch_bp // WHOLE_BP)
 
 
+def tier_multiplier(multiplier_bp: int, tier_bp: int) -> int:
+    """Return the multiplier of a request in a service tier, in basis points, rounded up; the request's fee has none."""
+    return -(-multiplier_bp * tier_bp // WHOLE_BP)
+
+
 def charge(classes: Mapping[str, int], card: CardPrices, multiplier_bp: int) -> int:
     """Return the µcr that `classes` (tokens by class) cost; no usage costs nothing, not even the request fee."""
     _check(classes, multiplier_bp)

@@ -19,7 +19,7 @@ class Bucket(msgspec.Struct, frozen=True):
     """A GCRA bucket: `limit` units per `period_us`, at most `burst` at once. `key` is unique for tenant and limit."""
 
     key: str
-    name: str  # "requests" or "credits", as in headers and errors; with "key_" before it: an API key's own
+    name: str  # "requests", "credits" or "tokens", as in headers and errors; with "key_" before it: an API key's own
     limit: int
     period_us: int
     burst: int

@@ -24,8 +24,9 @@ class Plan(models.Model):
 class PlanVersion(models.Model):
     """The terms of a plan; a trigger refuses changes: new terms are a new version, to which subscriptions are moved.
 
-    Buckets: `*_limit` units per `*_period_s`, at most `*_burst` at once; credits in µcr. `slice_tokens` is how
-    many output tokens a hold covers ahead. `allowed_models` lists public model names; empty allows all.
+    Buckets: `*_limit` units per `*_period_s`, at most `*_burst` at once; credits in µcr; without `token_limit` tokens
+    have none. `slice_tokens` is how many output tokens a hold covers ahead. `allowed_models` lists public model names;
+    empty allows all. `flex_bp` and `priority_bp` multiply the prices of requests in these service tiers.
     """
 
     class Overage(models.TextChoices):
@@ -41,6 +42,9 @@ class PlanVersion(models.Model):
     credit_limit = models.PositiveBigIntegerField(help_text="µcr per period.")
     credit_period_s = models.PositiveIntegerField(default=60)
     credit_burst = models.PositiveBigIntegerField(help_text="µcr at once.")
+    token_limit = models.PositiveBigIntegerField(null=True, blank=True, help_text="Tokens per period; empty: any.")
+    token_period_s = models.PositiveIntegerField(default=60, db_default=60)
+    token_burst = models.PositiveBigIntegerField(null=True, blank=True, help_text="Tokens at once; empty: the limit.")
     concurrency = models.PositiveIntegerField()
     weight = models.PositiveIntegerField(default=1000, help_text="Share of the engine, in thousandths.")
     priority = models.SmallIntegerField(
@@ -52,6 +56,10 @@ class PlanVersion(models.Model):
     )
     monthly_credits = models.PositiveBigIntegerField(default=0, help_text="µcr granted at the start of each period.")
     multiplier_bp = models.PositiveIntegerField(default=10_000, help_text="Price multiplier in basis points.")
+    flex_bp = models.PositiveIntegerField(default=10_000, db_default=10_000, help_text="Flex requests' price, in bp.")
+    priority_bp = models.PositiveIntegerField(
+        default=10_000, db_default=10_000, help_text="Priority requests' price, in bp."
+    )
     overage = models.CharField(max_length=10, choices=Overage, default=Overage.BLOCK)
     overdraft_limit = models.PositiveBigIntegerField(default=0)
     allowed_models = models.JSONField(default=list, blank=True)
@@ -73,6 +81,12 @@ class PlanVersion(models.Model):
                 & Q(weight__gt=0)
                 & Q(slice_tokens__gt=0),
                 name="plan_version_limits_positive",
+            ),
+            models.CheckConstraint(
+                condition=(Q(token_limit=None) | Q(token_limit__gt=0))
+                & Q(token_period_s__gt=0)
+                & (Q(token_burst=None) | Q(token_burst__gt=0)),
+                name="plan_version_tokens_positive",
             ),
         ]
 

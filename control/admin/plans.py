@@ -93,9 +93,9 @@ class PlanVersionAdmin(ServiceAdmin):
     list_select_related = ["plan"]
     ordering = ["plan__slug", "-number"]
     fields = [
-        "plan", "number", "display_requests", "display_rate", "display_monthly", "concurrency", "weight", "priority",
-        "slice_tokens", "resume_s", "multiplier_bp", "overage", "display_overdraft", "allowed_models", "adapters",
-        "default_task", "created_at",
+        "plan", "number", "display_requests", "display_rate", "display_tokens", "display_monthly", "concurrency",
+        "weight", "priority", "slice_tokens", "resume_s", "multiplier_bp", "flex_bp", "priority_bp", "overage",
+        "display_overdraft", "allowed_models", "adapters", "default_task", "created_at",
     ]  # fmt: skip
     readonly_fields = fields
     display_monthly = credits_column("monthly_credits", "Credits a month")
@@ -111,6 +111,13 @@ class PlanVersionAdmin(ServiceAdmin):
             format_credits(amount, separator=",") for amount in (version.credit_limit, version.credit_burst)
         )
         return f"{limit} in {version.credit_period_s:,} s, {burst} at once"
+
+    @admin.display(description="Tokens")
+    def display_tokens(self, version: PlanVersion) -> str:
+        if version.token_limit is None:
+            return "any"
+        burst = version.token_burst or version.token_limit
+        return f"{version.token_limit:,} in {version.token_period_s:,} s, {burst:,} at once"
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
         initial: dict[str, Any] = super().get_changeform_initial_data(request)

@@ -135,6 +135,8 @@ def _limits(request: HttpRequest, place: Place) -> Iterable[Figure]:
         "Requests", f"{terms.request_limit:,}", f"in {terms.request_period_s} s, {terms.request_burst:,} at once"
     )
     yield Figure("Credits", format_credits(terms.credit_limit), f"in {terms.credit_period_s} s")
+    if terms.token_limit is not None:
+        yield Figure("Tokens", f"{terms.token_limit:,}", f"in {terms.token_period_s} s")
     yield Figure("At the same time", f"{terms.concurrency:,} requests", "further ones wait in your own queue")
 
 

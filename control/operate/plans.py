@@ -50,13 +50,20 @@ def terms_of(version: PlanVersion) -> list[tuple[str, str]]:
     spent = (
         f"{_credits(version.credit_limit)} {_period(version.credit_period_s)}, {_credits(version.credit_burst)} at once"
     )
+    tokens = "any number"
+    if version.token_limit is not None:
+        burst = version.token_burst or version.token_limit
+        tokens = f"{version.token_limit:,} {_period(version.token_period_s)}, {burst:,} at once"
+    tiers = f"flex × {version.flex_bp / 10_000:g}, priority × {version.priority_bp / 10_000:g}"
     return [
         ("Credits a month", _credits(version.monthly_credits)),
         ("Requests", limit),
         ("Requests that run at once", f"{version.concurrency:,}"),
         ("Models", models),
         ("Credits spent", spent),
+        ("Tokens", tokens),
         ("Prices times", f"{version.multiplier_bp / 10_000:g}"),
+        ("And in service tiers", tiers),
         ("Without credit", overdraft),
         ("Adapters of its own", f"{version.adapters:,}"),
         ("Share of engines", f"{version.weight / 1_000:g}"),
@@ -241,6 +248,13 @@ def edit(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     return render(request, "operate/plan_form.html", context, status=400 if form.errors else 200)
 
 
+def _factor(label: str, help_text: str) -> forms.DecimalField:
+    return forms.DecimalField(min_value=0, max_value=100, decimal_places=4, initial=1, label=label, help_text=help_text)
+
+
+_FACTORS = {"multiplier_bp": "multiplier", "flex_bp": "flex", "priority_bp": "priority_times"}
+
+
 class TermsForm(OperatorForm):
     """All terms of a version: four in sight, the others with their defaults."""
 
@@ -257,9 +271,16 @@ class TermsForm(OperatorForm):
     credit_limit = CreditsField(label="Credits spent a period", help_text="So that nobody takes all engines at once.")
     credit_period_s = forms.IntegerField(min_value=1, initial=60, label="Period of credits", help_text="Seconds.")
     credit_burst = CreditsField(required=False, label="Credits in one go", help_text="Empty: as many as in a period.")
-    multiplier = forms.DecimalField(
-        min_value=0, max_value=100, decimal_places=4, initial=1, label="Prices times", help_text="0.8 is 20 % off."
+    token_limit = forms.IntegerField(
+        min_value=1, required=False, label="Tokens a period", help_text="Cached ones don’t count. Empty: any number."
     )
+    token_period_s = forms.IntegerField(min_value=1, initial=60, label="Period of tokens", help_text="Seconds.")
+    token_burst = forms.IntegerField(
+        min_value=1, required=False, label="Tokens in one go", help_text="Empty: as many as in a period."
+    )
+    multiplier = _factor("Prices times", "0.8 is 20 % off.")
+    flex = _factor("Flex requests times", "They run when nobody else’s wait.")
+    priority_times = _factor("Priority requests times", "They go before the tenant’s others.")
     overage = forms.ChoiceField(
         choices=[("block", "Requests are refused"), ("overdraft", "They are served down to the overdraft")],
         label="Without credit",
@@ -280,10 +301,11 @@ class TermsForm(OperatorForm):
 
     FIRST = ("monthly_credits", "request_limit", "concurrency", "credit_limit")
     LAST = (
-        *("request_period_s", "request_burst", "credit_period_s", "credit_burst", "multiplier", "overage"),
+        *("request_period_s", "request_burst", "credit_period_s", "credit_burst", "token_limit", "token_period_s"),
+        *("token_burst", "multiplier", "flex", "priority_times", "overage"),
         *("overdraft_limit", "adapters", "weight", "priority", "default_task", "slice_tokens", "resume_s"),
     )
-    renamed = {"multiplier_bp": "multiplier"}
+    renamed = _FACTORS
 
     @property
     def first(self) -> list[forms.BoundField]:
@@ -303,7 +325,7 @@ class TermsForm(OperatorForm):
     def terms(self) -> dict[str, Any]:
         """Return all terms as the service takes them."""
         given = dict(self.cleaned_data)
-        given["multiplier_bp"] = int(given.pop("multiplier") * 10_000)
+        given |= {name: int(given.pop(factor) * 10_000) for name, factor in _FACTORS.items()}
         given["request_burst"] = given["request_burst"] or given["request_limit"]
         given["credit_burst"] = given["credit_limit"] if given["credit_burst"] is None else given["credit_burst"]
         given["overdraft_limit"] = given["overdraft_limit"] or 0
@@ -314,7 +336,7 @@ def _initial(version: PlanVersion | None) -> dict[str, Any]:
     if version is None:
         return {}
     terms = {name: getattr(version, name) for name in plans.TERMS}
-    return {**terms, "multiplier": version.multiplier_bp / 10_000}
+    return terms | {factor: terms[name] / 10_000 for name, factor in _FACTORS.items()}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -605,10 +605,16 @@ def terms_in_words(version: PlanVersion) -> list[tuple[str, str]]:
         ("Adapters of its own", grouped(version.adapters)),
         ("Share of the engine", f"× {version.weight / 1000:g}"),
     ]
+    if version.token_limit is not None:
+        burst = grouped(version.token_burst or version.token_limit)
+        found.insert(2, ("Tokens", _rate(grouped(version.token_limit), version.token_period_s, burst)))
     if version.priority:
         found.append(("Priority", str(version.priority)))
     if version.multiplier_bp != 10_000:
         found.append(("Prices", f"× {version.multiplier_bp / 10_000:g}"))
+    if (version.flex_bp, version.priority_bp) != (10_000, 10_000):
+        found.append(("Flex", f"× {version.flex_bp / 10_000:g}"))
+        found.append(("Priority requests", f"× {version.priority_bp / 10_000:g}"))
     if version.overage == PlanVersion.Overage.OVERDRAFT:
         found.append(("Overdraft", f"{_exactly(version.overdraft_limit)} credits"))
     return found

@@ -121,6 +121,11 @@ _LABELS = {
     "credit_limit": "credits",
     "credit_period_s": "credits counted in",
     "credit_burst": "credits at once",
+    "token_limit": "tokens",
+    "token_period_s": "tokens counted in",
+    "token_burst": "tokens at once",
+    "flex_bp": "price factor of flex",
+    "priority_bp": "price factor of priority",
     "concurrency": "requests at the same time",
     "slice_tokens": "tokens held ahead",
     "resume_s": "goes on without a reader for",
@@ -498,7 +503,7 @@ def _in_words(name: str, value: Any, field: Field[Any, Any] | None, names: dict[
 def _number(name: str, value: int) -> str:
     if name in _IN_CREDITS:
         return f"{format_credits(value, separator=',')} credits"
-    if name == "multiplier_bp":
+    if name.endswith("_bp"):
         return f"× {value / 10_000:g}"
     if name.endswith("_s"):
         return f"{grouped(value)} s"

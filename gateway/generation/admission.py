@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -26,9 +27,21 @@ from gateway.runtime.principals import BATCHES, FLEX_BAND, Principal
 from gateway.runtime.requests import Stage
 from gateway.runtime.runtime import Runtime
 from inference.engine import Engine
-from inference.types import GenerationRequest, Prepared
+from inference.types import GenerationRequest, Prepared, Usage
 
 LEASE_US = leases.SECONDS * 1_000_000
+
+
+class Rated(NamedTuple):
+    """Units of the rates by cost of one request: µcr, and tokens, of which those read from a cache don't count."""
+
+    credits: int = 0
+    tokens: int = 0
+
+    @classmethod
+    def of(cls, charge: int, usage: Usage) -> Rated:
+        """Return those of a request that was charged `charge` µcr for `usage`."""
+        return cls(charge, usage.input + usage.completion)
 
 
 class Limits:
@@ -41,7 +54,7 @@ class Limits:
         self._store = store
         self._turns = turns
         self._principal = principal
-        self._taken = 0
+        self._taken = Rated()
 
         def lease(name: str, limit: int) -> Lease:
             return Lease(key=f"{{{principal.tenant}}}:{name}", limit=limit, holder=request_id.hex, ttl_us=LEASE_US)
@@ -65,12 +78,12 @@ class Limits:
                 raise refusal_of_limit(decision)
             self.states = decision.states
 
-    async def take(self, amount: int, *, since: float, until: float) -> None:
-        """Take `amount` µcr and a concurrency lease, or raise a 429 or 400 Refusal and take nothing more.
+    async def take(self, rated: Rated, *, since: float, until: float) -> None:
+        """Take `rated` and a concurrency lease, or raise a 429 or 400 Refusal and take nothing more.
 
         A request that came at `since` waits for its turn to have a lease, at most until `until` (the loop's clock).
         """
-        takes = [Take(bucket, amount) for bucket in self._principal.credit_buckets]
+        takes = self._takes(rated)
         if self._key_lease is not None:
             await self._lease_of_key(self._key_lease)
         decision: Decision | None = None
@@ -81,7 +94,7 @@ class Limits:
                 await self._store.give_back(self._key_lease)
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
-        self._taken = amount
+        self._taken = rated
         self.states += decision.states
 
     async def _lease_of_key(self, lease: Lease) -> None:
@@ -97,17 +110,22 @@ class Limits:
 
     async def give_back(self) -> None:
         """Undo what was taken: nothing ran."""
-        await self._end(0, [Take(bucket, -1) for bucket in self._principal.request_buckets])
+        await self._end(Rated(), [Take(bucket, -1) for bucket in self._principal.request_buckets])
 
-    async def close(self, charge: int) -> None:
-        """Leave exactly `charge` taken from the credit buckets and end the concurrency leases."""
-        await self._end(charge, [])
+    async def close(self, rated: Rated) -> None:
+        """Leave exactly `rated` taken from the buckets and end the concurrency leases."""
+        await self._end(rated, [])
 
-    async def _end(self, charge: int, takes: list[Take]) -> None:
-        """End the leases; take what `takes` say, and by what `charge` differs from what was taken."""
-        if charge != self._taken:
-            takes = [*takes, *(Take(bucket, charge - self._taken) for bucket in self._principal.credit_buckets)]
-        await self._store.give_back(self._lease, takes)
+    def _takes(self, rated: Rated) -> list[Take]:
+        """Return what takes `rated`, negative units giving back."""
+        principal = self._principal
+        by_cost = (rated.credits, principal.credit_buckets), (rated.tokens, principal.token_buckets)
+        return [Take(bucket, cost) for cost, buckets in by_cost if cost for bucket in buckets]
+
+    async def _end(self, rated: Rated, takes: list[Take]) -> None:
+        """End the leases; take what `takes` say, and by what `rated` differs from what was taken."""
+        rest = Rated(rated.credits - self._taken.credits, rated.tokens - self._taken.tokens)
+        await self._store.give_back(self._lease, takes + self._takes(rest))
         if self._key_lease is not None:
             await self._store.give_back(self._key_lease)
         self._turns.wake(self._lease.key)
@@ -172,7 +190,8 @@ async def _admit(
         reserve = reserve_of(request_id, runtime.requests.incarnation, placement, price)
         # A line that waited for a lease would keep those of other tenants from beginning: it is sent again.
         until = runtime.requests.gate.waits_until(arrived_at) if principal.batch is None else arrived_at
-        await limits.take(reserve.amount, since=arrived_at, until=until)
+        rated = Rated(reserve.amount, price.meter.first_tokens(principal.most_tokens))
+        await limits.take(rated, since=arrived_at, until=until)
         lease_from = asyncio.get_running_loop().time()
         with tracing.span("hold"):
             held = await hold(runtime, principal, reserve, price, since=arrived_at, until=until)

@@ -94,6 +94,13 @@ class Meter:
             self._allowance = None
         return HoldRequest(amount=max(least, min(self._cost(self._slice), most)), least=least)
 
+    def first_tokens(self, most: int | None) -> int:
+        """Return the tokens of the prompt and the first slice of output, but at most `most` if one token of output fits
+        in that: what the rate of tokens is asked for.
+        """
+        tokens = self._prompt_tokens + self._slice
+        return tokens if most is None else min(tokens, max(most, self._prompt_tokens + min(1, self.max_output)))
+
     @property
     def allowance(self) -> int:
         """Output tokens permitted in all."""
@@ -237,7 +244,7 @@ def priced(placement: Placement, prepared: Prepared) -> Priced:
     info = flight.engine.info
     meter = Meter(
         card,
-        principal.multiplier_at(card),
+        principal.multiplier_at(card, placement.intent.tier),
         prompt_tokens=prepared.most_prompt,
         max_output=prepared.max_output,
         slice_tokens=principal.slice_tokens,

@@ -22,7 +22,7 @@ from billing.writer.operations import EndFacts, Release, Settle
 from gateway.durable.delivery import Outcome, delivering
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
-from gateway.generation.admission import Admitted, admit, check_dimensions
+from gateway.generation.admission import Admitted, Rated, admit, check_dimensions
 from gateway.generation.attempts import Attempts
 from gateway.generation.credit import Hold
 from gateway.generation.intent import Intent
@@ -342,7 +342,7 @@ class Generation:
 
     async def _run(self) -> None:
         outcome = Outcome(FinishReason.ERROR, Usage(), None, error=faults.INTERNAL)
-        charge = 0
+        taken = Rated()
         finished: Finished | None = None
         try:
             with engine_span(self.id, self.principal.tenant, self.intent, self.route) as span:
@@ -351,20 +351,21 @@ class Generation:
                     describe_engine_end(span, finished, self.route)
             self._hold.close()
             with tracing.span("settle") as span:
-                charge, outcome = await self._settle(finished)
+                taken, outcome = await self._settle(finished)
                 if span is not None:
                     describe_charge(span, outcome)
         except Exception:
             # Nothing is known for sure: the hold is left to the sweep, which asks the engine.
             log.exception("generation_failed")
-            charge = self._hold.meter.charge(self._hold.meter.usage)
+            used = self._hold.meter.usage
+            taken = Rated.of(self._hold.meter.charge(used), used)
         finally:
             self._hold.close()
             self._attempts = None  # they refer back here: both would stay until the collector finds them
             self._requests.left(self)
             if self._delivery is not None:
                 self._delivery.settled(self.id, outcome)
-            await self._tell_end(outcome, charge)
+            await self._tell_end(outcome, taken)
         await asyncio.sleep(0)  # the reader, which was told just now, goes first
         report(self._metrics, self.route, outcome, finished)
 
@@ -457,9 +458,6 @@ class Generation:
         facts = self._facts(error.code if error else sluice_reason or reason.value)
         operation = self._closing(finished, facts, delivered=self._delivered(error) if is_ours else None)
         charge = operation.charge if isinstance(operation, Settle) else 0
-        taken = charge
-        if reason is FinishReason.CANCELLED and not (finished.exact or charge):
-            taken = self.charge_so_far(self.prompt_usage)  # of what may have run for nothing, only so much a minute
         outcome = Outcome(
             reason,
             finished.usage if isinstance(operation, Settle) else Usage(),
@@ -472,6 +470,10 @@ class Generation:
             stop=finished.stop,
             not_enforced=self._not_enforced(finished),
         )
+        taken = Rated.of(charge, outcome.usage)
+        if reason is FinishReason.CANCELLED and not (finished.exact or charge):
+            # Of what may have run for nothing, only so much a minute.
+            taken = Rated.of(self.charge_so_far(self.prompt_usage), self.prompt_usage)
         if self._delivery is not None:
             self._delivery.ended(self.id, operation, outcome)
             await self._tell_end(outcome, taken)
@@ -516,8 +518,8 @@ class Generation:
         is_stored = self._delivery is None or (error is not None and error.param is not None)
         return self._hold.meter.usage if self.intent.stream and is_stored else Usage()
 
-    async def _tell_end(self, outcome: Outcome, taken: int) -> None:
-        """Tell the reader the end, once the tenant's place is free and `taken` left of its credit bucket."""
+    async def _tell_end(self, outcome: Outcome, taken: Rated) -> None:
+        """Tell the reader the end, once the tenant's place is free and `taken` left taken of its rates."""
         if self._opening.phase >= Phase.ENDING:
             return
         self._opening.phase = Phase.ENDING

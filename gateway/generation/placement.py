@@ -350,7 +350,7 @@ class Placement:
         if card is None:
             return None
         most = self.intent.sampling.max_tokens
-        return estimate(card, self.principal.multiplier_at(card), tokens_of(self._query), most)
+        return estimate(card, self.principal.multiplier_at(card, self.intent.tier), tokens_of(self._query), most)
 
     def _prefix(self, model: str) -> Sequence[Digest]:
         found = self._prefixes.get(model)

@@ -20,7 +20,7 @@ from base.database.threads import DatabaseThreads
 from base.errors import DatabaseBusyError
 from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
-from billing.rating import CardPrices, batch_multiplier
+from billing.rating import WHOLE_BP, CardPrices, batch_multiplier, tier_multiplier
 from gateway.errors.faults import access_changed, catalogue_unavailable
 from gateway.errors.refusal import Refusal
 from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
@@ -72,6 +72,10 @@ class Principal:
     networks: tuple[Network, ...] = ()  # where it may come from; empty means from everywhere
     key_request_bucket: Bucket | None = None
     key_credit_bucket: Bucket | None = None
+    token_bucket: Bucket | None = None  # None: its plan limits no tokens
+    flex_bp: int = WHOLE_BP
+    priority_bp: int = WHOLE_BP
+    key_token_bucket: Bucket | None = None
     key_concurrency: int | None = None
     budget: UUID | None = None
     own: OwnTerms = NONE_OF_ITS_OWN  # which models of the tenant's own the project has, and the plan serves
@@ -107,14 +111,31 @@ class Principal:
             return (self.credit_bucket,)
         return self.credit_bucket, self.key_credit_bucket
 
-    def multiplier_at(self, card: CardPrices) -> int:
-        """The multiplier of the prices of `card`, in basis points: a batch's is lower."""
-        return self.multiplier_bp if self.batch is None else batch_multiplier(self.multiplier_bp, card)
+    @property
+    def token_buckets(self) -> tuple[Bucket, ...]:
+        """The buckets of which a request takes its tokens, likewise; mostly none."""
+        if self.batch is not None:
+            return ()
+        return tuple([bucket for bucket in (self.token_bucket, self.key_token_bucket) if bucket is not None])
+
+    def multiplier_at(self, card: CardPrices, tier: str) -> int:
+        """The multiplier of the prices of `card` in a service tier, in basis points; a batch's lines have the batch's
+        alone.
+        """
+        if self.batch is not None:
+            return batch_multiplier(self.multiplier_bp, card)
+        tier_bp = {"flex": self.flex_bp, "priority": self.priority_bp}.get(tier, WHOLE_BP)
+        return tier_multiplier(self.multiplier_bp, tier_bp)
 
     @property
     def most_at_once(self) -> int:
         """The µcr that a request may take at once."""
         return min(bucket.burst for bucket in (self.credit_bucket, *self.credit_buckets))
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The tokens that a request may take at once; None: as many as it likes."""
+        return min((bucket.burst for bucket in self.token_buckets), default=None)
 
     def for_batch(self, batch: UUID, concurrency: int) -> Principal:
         """Return who sends the lines of a batch: with the key's rights, behind everybody's other requests.
@@ -395,6 +416,7 @@ def _restricted(principal: Principal, row: dict[str, Any]) -> _Answer:
         networks=parsed_networks(row["networks"]),
         key_request_bucket=bucket("key_requests", row["request_limit"]),
         key_credit_bucket=bucket("key_credits", row["credit_limit"]),
+        key_token_bucket=bucket("key_tokens", row["token_limit"]),
         key_concurrency=row["concurrency"],
         budget=row["budget_id"],
     )
@@ -439,6 +461,7 @@ _KEY = (
     "networks",
     "request_limit",
     "credit_limit",
+    "token_limit",
     "concurrency",
     "budget_id",
 )
@@ -460,6 +483,11 @@ _TERMS = {
         "credit_limit",
         "credit_period_s",
         "credit_burst",
+        "token_limit",
+        "token_period_s",
+        "token_burst",
+        "flex_bp",
+        "priority_bp",
     )
 }
 
@@ -501,12 +529,13 @@ def _principal(
     terms = {name: row[column] for name, column in _TERMS.items()}
 
     def bucket(name: str, prefix: str) -> Bucket:
+        limit = terms[f"{prefix}_limit"]
         return Bucket(
             key=f"{{{tenant}}}:{name}",
             name=name,
-            limit=terms[f"{prefix}_limit"],
+            limit=limit,
             period_us=terms[f"{prefix}_period_s"] * 1_000_000,
-            burst=terms[f"{prefix}_burst"],
+            burst=terms[f"{prefix}_burst"] or limit,
         )
 
     return Principal(
@@ -531,5 +560,8 @@ def _principal(
         leaves_out_hosted=row["tenant__hosted_tools"] == Tenant.HostedTools.LEAVE_OUT,
         request_bucket=bucket("requests", "request"),
         credit_bucket=bucket("credits", "credit"),
+        token_bucket=None if terms["token_limit"] is None else bucket("tokens", "token"),
+        flex_bp=terms["flex_bp"],
+        priority_bp=terms["priority_bp"],
         stamp=UNKNOWN,
     )

@@ -70,6 +70,7 @@ _KEY_FIELDS = (
     "networks",
     "request_limit",
     "credit_limit",
+    "token_limit",
     "concurrency",
     "last_four",
     "previous_last_four",

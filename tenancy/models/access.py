@@ -34,6 +34,7 @@ class APIKey(models.Model):
     networks = models.JSONField(default=list, blank=True, help_text="IP networks it may come from; empty means all.")
     request_limit = models.PositiveIntegerField(null=True, blank=True, help_text="Requests a minute.")
     credit_limit = models.PositiveBigIntegerField(null=True, blank=True, help_text="µcr a minute.")
+    token_limit = models.PositiveBigIntegerField(null=True, blank=True, help_text="Tokens a minute.")
     concurrency = models.PositiveIntegerField(null=True, blank=True, help_text="Requests at the same time.")
     budget = models.OneToOneField(
         "billing.Budget", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", help_text="Spend limits."

@@ -42,6 +42,7 @@ _COUNT, _AMOUNT = 2**31 - 1, 2**62
 LIMITS = {
     "request_limit": Limit("requests", "a minute", 1, _COUNT),
     "credit_limit": Limit("credits", "a minute", 1, _AMOUNT),
+    "token_limit": Limit("tokens", "a minute", 1, _AMOUNT),
     "concurrency": Limit("requests", "at once", 1, _COUNT),
     "day_limit": Limit("credits", "a day", 0, _AMOUNT, is_spend=True),
     "month_limit": Limit("credits", "a month", 0, _AMOUNT, is_spend=True),
@@ -54,12 +55,13 @@ _RATES = tuple(name for name, limit in LIMITS.items() if not limit.is_spend)
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
-    """Empty lists and None restrict nothing. `request_limit` and `credit_limit` (µcr) are for a minute."""
+    """Empty lists and None restrict nothing. `request_limit`, `credit_limit` (µcr), `token_limit` are for a minute."""
 
     allowed_models: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     request_limit: int | None = None
     credit_limit: int | None = None
+    token_limit: int | None = None
     concurrency: int | None = None
     spend: SpendLimits = field(default_factory=SpendLimits)
 

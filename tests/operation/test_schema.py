@@ -12,7 +12,7 @@ import pytest
 from celery import signals
 from django.core.management import CommandError, call_command
 from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.recorder import MigrationRecorder
 
 from base.database import connections as policy
@@ -35,14 +35,10 @@ def newer():
 @pytest.fixture
 def older():
     """A database that lacks the last migration."""
-    migrated_to("gateway", "0009_alerts")
+    *_, before, last = sorted(name for app, name in MigrationLoader(connection).disk_migrations if app == "gateway")
+    call_command("migrate", "gateway", before, verbosity=0)
     yield
-    migrated_to("gateway", "0010_asked_tasks")
-
-
-def migrated_to(app, name):
-    executor = MigrationExecutor(connection)
-    executor.migrate([(app, name)])
+    call_command("migrate", "gateway", last, verbosity=0)
 
 
 @pytest.mark.django_db(transaction=True)

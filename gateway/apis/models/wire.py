@@ -141,7 +141,7 @@ def _modalities(kinds: Collection[str], *, sees: bool) -> dict[str, Any]:
 
 def _pricing(prices: CardPrices, multiplier_bp: int) -> ModelPricing:
     return ModelPricing(
-        request_fee=_price(prices.request_fee, multiplier_bp),
+        request_fee=credits_text(prices.request_fee) or "0",
         tiers=[
             TierPrice(tier.min_context, {name: _price(rate, multiplier_bp) for name, rate in tier.rates.items()})
             for tier in prices.tiers

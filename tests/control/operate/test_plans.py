@@ -19,6 +19,7 @@ TERMS = {
     "monthly_credits": "500", "request_limit": "30", "request_period_s": "60", "concurrency": "4", "credit_limit": "10",
     "credit_period_s": "60", "multiplier": "0.8", "overage": "overdraft", "overdraft_limit": "5", "adapters": "1",
     "weight": "1000", "priority": "0", "default_task": "chat", "slice_tokens": "128", "resume_s": "60",
+    "token_limit": "90000", "token_period_s": "60", "flex": "0.5", "priority_times": "1.75",
 }  # fmt: skip
 
 
@@ -56,6 +57,8 @@ def test_a_plan_is_made_with_its_first_terms_the_rest_folded(operator):
     made = latest_version("pro")
     assert (made.number, made.multiplier_bp, made.overdraft_limit) == (1, 8_000, 5 * MICRO)
     assert (made.request_burst, made.credit_burst, made.allowed_models) == (30, 10 * MICRO, ["small"])
+    assert (made.token_limit, made.token_burst, made.flex_bp, made.priority_bp) == (90_000, None, 5_000, 17_500)
+    assert "90,000 a minute, 90,000 at once" in text_of(operator.get(reverse("operate-plan", args=["pro"])))
     assert operator.post(reverse("operate-plan-new"), {"name": "x", "slug": "pro"}).status_code == 400
     with scopes_disabled():
         assert AuditEvent.objects.filter(action="plan_version.created").latest("at").actor == "root@example.com"

@@ -68,6 +68,34 @@ async def test_credits_a_minute_of_a_key(app, world):
     assert "this key's burst" in assert_error(await ask(app, CHAT, SAY), 400, "request_exceeds_burst")["message"]
 
 
+async def test_tokens_a_minute_of_a_key(app, world):
+    world.set_principal(key_token_bucket=Bucket("{t}:key_tokens:k", "key_tokens", 100, 60_000_000, 100))
+    answer = await ask(app, CHAT, {**SAY, "max_tokens": 2})
+    assert answer.headers["x-ratelimit-limit-tokens"] == "100"
+    usage = answer.json()["usage"]
+    taken = int(answer.headers["x-ratelimit-remaining-tokens"])
+    assert taken == 100 - usage["prompt_tokens"] - 2, "the prompt and all of the answer that may come"
+    await world.settled()
+    again = await ask(app, CHAT, {**SAY, "max_tokens": 2})
+    cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+    assert int(again.headers["x-ratelimit-remaining-tokens"]) == (
+        100 - (usage["total_tokens"] - cached) - usage["prompt_tokens"] - 2
+    ), "the first one was left with what it used"
+    world.set_principal(key_token_bucket=Bucket("{t}:key_tokens:k", "key_tokens", 1, 60_000_000, 1))
+    assert "this key's burst" in assert_error(await ask(app, CHAT, SAY), 400, "request_exceeds_burst")["message"]
+
+
+async def test_tokens_a_minute_of_a_plan_refuse_until_they_are_back(app, world):
+    world.set_principal(token_bucket=Bucket("{t}:tokens", "tokens", 12, 60_000_000, 12))
+    answers = [await ask(app, CHAT, {**SAY, "max_tokens": 2}) for _ in range(4)]
+    refused = next(answer for answer in answers if answer.status != 200)
+    assert "Your plan's rate of tokens" in assert_error(refused, 429, "rate_limit_exceeded")["message"]
+    assert int(refused.headers["retry-after"]) > 0
+    world.set_principal(token_bucket=Bucket("{t}:tokens:new", "tokens", 9, 60_000_000, 9))
+    longer = await ask(app, CHAT, {**SAY, "max_tokens": 500})
+    assert longer.status == 200, "a slice is as long as the burst lets it be"
+
+
 async def test_concurrency_of_a_key_takes_no_place_of_its_tenants(app, world):
     world.set_principal(key_concurrency=1, concurrency=2)
     world.starting = asyncio.Event()

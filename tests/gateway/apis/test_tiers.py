@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from math import ceil
 from uuid import UUID
 
 import pytest
 
+from billing.rating import batch_multiplier
 from gateway.generation.admission import request_of
 from gateway.runtime.principals import LOWEST_BAND
 from tests.gateway.apis.client import ask
+from tests.gateway.apis.world import PRICES
 
 HI = [{"role": "user", "content": "Hi"}]
 BODIES = {
@@ -46,6 +49,18 @@ async def test_a_tier_is_a_place_in_the_queue(app, world):
     assert LOWEST_BAND < flex.band < -(2**15)  # a plan's priority has 16 bits
     assert flex.tenant != default.tenant == first.tenant, "one queue has one band: flex held up all that waited in it"
     assert flex.domain == default.domain
+
+
+@pytest.mark.parametrize(("tier", "factor"), [("default", 1), ("flex", 0.5), ("priority", 2)])
+async def test_a_tier_has_its_price(app, world, tier, factor):
+    plain, _ = await sent(app, world)
+    world.set_principal(flex_bp=5_000, priority_bp=20_000)
+    answer, _ = await sent(app, world, service_tier=tier)
+    tokens = plain.json()["usage"]["credits_micro"] - PRICES.request_fee
+    assert answer.json()["usage"]["credits_micro"] == ceil(tokens * factor) + PRICES.request_fee, "the fee has no tier"
+    line = world.principal().for_batch(UUID(int=2), 4)
+    card = PRICES
+    assert line.multiplier_at(card, tier) == batch_multiplier(10_000, card), "batches have no tier"
 
 
 async def test_lines_of_batches_stay_behind_all_others(app, world):

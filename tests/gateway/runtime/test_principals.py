@@ -81,6 +81,20 @@ def test_all_terms_of_a_key_are_one_query_and_a_guess_costs_only_a_look():
     assert load_by_key(world.secret).leaves_out_hosted
     assert principal.request_bucket.key != principal.credit_bucket.key
     assert principal.credit_bucket.period_us == 60_000_000
+    assert (principal.token_buckets, principal.most_tokens) == ((), None)
+
+
+def test_tokens_are_limited_by_the_plan_and_by_the_key():
+    world = make_world(terms={"token_limit": 600, "token_period_s": 3_600, "flex_bp": 5_000, "priority_bp": 15_000})
+    principal = load_by_key(world.secret)
+    [plan] = principal.token_buckets
+    assert (plan.name, plan.limit, plan.burst, plan.period_us) == ("tokens", 600, 600, 3_600_000_000)
+    assert (principal.flex_bp, principal.priority_bp) == (5_000, 15_000)
+    APIKey.objects.unscoped().filter(id=world.key_id).update(token_limit=50)
+    principal = load_by_key(world.secret)
+    assert [bucket.name for bucket in principal.token_buckets] == ["tokens", "key_tokens"]
+    assert principal.most_tokens == 50
+    assert principal.for_batch(world.key_id, 1).token_buckets == ()
 
 
 @pytest.mark.parametrize(
