@@ -25,9 +25,10 @@ from django.views.decorators.http import require_http_methods, require_safe
 from base.database.connections import without_limits
 from base.errors import RoleError, ServiceError
 from control.belongings import erasure
-from control.operate.asks import Ask, answered, bound, to_copy
+from control.operate.asks import METHODS, Ask, answered, bound, to_copy
 from control.operate.base import Desk, operator_page
-from control.operate.tenant import Section, key_state
+from control.operate.subject import Section
+from control.operate.tenant import key_state
 from control.operate.tenant_acts import WAIT_SECONDS
 from control.screens import audit as trail
 from control.screens.figures import moment, short_id
@@ -40,7 +41,6 @@ PAGE = 50
 MOST_TENANTS = 3
 KINDS = {"operators": "Operators", "members": "Members of tenants", "nobody": "Neither"}
 STATES = {"active": "Active", "deactivated": "Deactivated"}
-_METHODS = ["GET", "HEAD", "POST"]
 _MAY = {
     "viewer": "Sees everything, changes nothing.",
     "support": "Sees everything; revokes and renames keys, takes back invitations.",
@@ -339,7 +339,7 @@ class NewPersonForm(RoleForm):
     field_order = ("email", "name", "is_operator", "groups", "may_all")
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.add_user")
 def new(request: HttpRequest, desk: Desk) -> HttpResponseBase:
     """Make a person: an operator, as members of tenants are invited there."""
@@ -359,7 +359,7 @@ def new(request: HttpRequest, desk: Desk) -> HttpResponseBase:
     return answered(request, desk, ask, form, act)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def role(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Make a person an operator, or change or end that."""
@@ -382,7 +382,7 @@ class NameForm(forms.Form):
     name = forms.CharField(max_length=120, required=False)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def rename(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Give a person another name."""
@@ -402,7 +402,7 @@ class AddressForm(forms.Form):
     email = forms.EmailField(label="New address")
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def address(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Have a mail ask the new address to confirm: for superusers."""
@@ -420,7 +420,7 @@ def address(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     return answered(request, desk, ask, AddressForm(bound(request)), act)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def sign_in_link(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Show a link that signs the person in once, within a quarter of an hour: for superusers."""
@@ -446,7 +446,7 @@ def _require_superuser(desk: Desk) -> None:
         raise RoleError("", "Only superusers may act as another person.")
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def deactivate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Let a person in no more."""
@@ -464,7 +464,7 @@ def deactivate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     return answered(request, desk, ask, TypedForm(bound(request), expected=user.email), act)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def activate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Let a deactivated person in again."""
@@ -478,7 +478,7 @@ def activate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     return answered(request, desk, ask, forms.Form(bound(request)), act)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.delete_user")
 def erase(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Say what goes and what stays; once the address is typed, erase the person for ever."""

@@ -20,7 +20,7 @@ from billing.rating import charge, shares
 from billing.selectors.prices import BillLine
 from control.operate.base import Desk, operator_page
 from control.operate.fields import CreditsField, NameField, OperatorForm, models, plan_slugs, tasks
-from control.operate.model_wizard import conditions_of
+from control.operate.model_rules import conditions_of
 from control.operate.models import judged_rules
 from control.operate.words import CLASS_WORDS
 from control.screens.figures import share
