@@ -25,7 +25,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from base.database.connections import without_limits
 from base.errors import RoleError, ServiceError
 from control.belongings import erasure
-from control.operate.asks import METHODS, Ask, answered, bound, to_copy
+from control.operate.asks import METHODS, Ask, ReasonForm, answered, bound, to_copy
 from control.operate.base import Desk, operator_page
 from control.operate.subject import Section
 from control.operate.tenant import key_state
@@ -34,6 +34,7 @@ from control.screens import audit as trail
 from control.screens.figures import moment, short_id
 from control.screens.forms import TypedForm
 from control.screens.tables import Button, Cell, Column, Row, State, Table
+from tenancy.audit.origin import because
 from tenancy.models import APIKey, AuditEvent, Membership, User
 from tenancy.services import links, people, roles
 
@@ -209,7 +210,7 @@ def person(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
     """Show a person: account, tenants, keys that they made, and what they did last."""
     user = get_object_or_404(User, pk=pk)
     groups = list(user.groups.order_by("name").values_list("name", flat=True))
-    factors = Authenticator.objects.filter(user=user).order_by("type").values_list("type", flat=True)
+    factors = list(Authenticator.objects.filter(user=user).order_by("type").values_list("type", flat=True))
     operator = f"yes: {role_in_words(user, groups)}" if user.is_staff else "no"
     facts = [
         ("Name", user.name or "–"),
@@ -232,12 +233,12 @@ def person(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
         table = trail.audit_table(list(events), trail.Asked(), for_operator=True, of_one=False)
         sections.append(Section("What they did last", table=table, buttons=more))
     context = desk.context(
-        page="people", person=user, state=state_of(user), sections=sections, actions=_actions(desk, user)
+        page="people", person=user, state=state_of(user), sections=sections, actions=_actions(desk, user, factors)
     )
     return render(request, "operate/person.html", context)
 
 
-_FACTORS = {"totp": "app", "recovery_codes": "recovery codes", "webauthn": "security key"}
+_FACTORS = {"totp": "app", "recovery_codes": "recovery codes", "webauthn": "passkey"}
 
 
 def _tenants_of(desk: Desk, user: User) -> Table:
@@ -276,7 +277,7 @@ def _keys_of(user: User) -> Table:
     return Table("Keys that they made", columns, rows, "They made none.", id="keys")
 
 
-def _actions(desk: Desk, user: User) -> list[Button]:
+def _actions(desk: Desk, user: User, factors: Sequence[str]) -> list[Button]:
     """Return what the operator may do with the account: nobody changes who may do more than they."""
     if user.email.endswith("@erased.invalid"):
         return []
@@ -293,6 +294,8 @@ def _actions(desk: Desk, user: User) -> list[Button]:
         if user.is_active:
             add("Sign-in link", "link")
         add("Change address", "address")
+        if factors and user != desk.user:
+            add("Reset second factor", "factors", "danger")
     if may_change and user != desk.user:
         add(*(("Deactivate", "deactivate", "danger") if user.is_active else ("Activate", "activate")))
     if desk.may("gateway.delete_user") and not user.is_staff:
@@ -396,6 +399,10 @@ def rename(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     return answered(request, desk, ask, NameForm(bound(request), initial={"name": user.name}), act)
 
 
+class ResetForm(ReasonForm, TypedForm):
+    """Why, and the address."""
+
+
 class AddressForm(forms.Form):
     """Another address."""
 
@@ -444,6 +451,26 @@ def sign_in_link(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase
 def _require_superuser(desk: Desk) -> None:
     if not desk.user.is_superuser:
         raise RoleError("", "Only superusers may act as another person.")
+
+
+@require_http_methods(METHODS)
+@operator_page("gateway.change_user")
+def reset_factors(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
+    """Remove a person's second factors, who has lost them: for superusers."""
+    user = get_object_or_404(User, pk=pk)
+
+    def act(asked: dict[str, Any]) -> str:
+        with because(asked["reason"]):
+            gone = roles.reset_second_factors(user=user, by=desk.user)
+        kinds = dict.fromkeys(_FACTORS.get(one, one) for one in gone)
+        return f"{user.email} signs in without a second factor now; removed: {', '.join(kinds)}."
+
+    follows = [
+        "From then on the password alone lets them in, until they set up another on their account page.",
+        "Be sure who asks for it: a thief of the password would ask for just this. They are told by mail.",
+    ]
+    ask = _ask(user, f"Reset the second factor of {user.email}", "Reset", follows=follows, is_danger=True)
+    return answered(request, desk, ask, ResetForm(bound(request), expected=user.email), act)
 
 
 @require_http_methods(METHODS)

@@ -86,6 +86,7 @@ urlpatterns = [
     path("people/<uuid:pk>/name/", people.rename, name="operate-person-name"),
     path("people/<uuid:pk>/address/", people.address, name="operate-person-address"),
     path("people/<uuid:pk>/sign-in-link/", people.sign_in_link, name="operate-person-link"),
+    path("people/<uuid:pk>/factors/", people.reset_factors, name="operate-person-factors"),
     path("people/<uuid:pk>/deactivate/", people.deactivate, name="operate-person-deactivate"),
     path("people/<uuid:pk>/activate/", people.activate, name="operate-person-activate"),
     path("people/<uuid:pk>/erase/", people.erase, name="operate-person-erase"),

@@ -65,11 +65,15 @@ _OWN = {  # what isn't told by one of the three verbs, in words that go before t
     "sign_in.succeeded": "signed in",
     "sign_in.failed": "failed to sign in as",
     "user.groups": "changed the roles of",
+    "user.signed_out": "ended other sessions of",
     "user.exported": "exported the person",
     "user.erased": "erased the person",
     "tenant.exported": "exported the tenant",
     "tenant.erased": "erased the tenant",
     "tenant.viewed": "looked at the pages of the tenant",
+    "conversation.shared": "shared a conversation:",
+    "conversation.unshared": "withdrew a shared conversation:",
+    "conversation.deleted": "deleted a shared conversation:",
     "invitation.created": "invited",
     "invitation.deleted": "took back the invitation of",
     "invitation.accepted": "accepted the invitation",
@@ -86,7 +90,7 @@ _OWN = {  # what isn't told by one of the three verbs, in words that go before t
 }
 ACTIONS = {f"{word}.{verb}": f"{_VERBS[verb]} the {noun}" for word, noun in NOUNS.items() for verb in _VERBS} | _OWN
 KINDS = {
-    "access": ("Tenants and people", ("tenant", "project", "membership", "invitation", "user")),
+    "access": ("Tenants and people", ("tenant", "project", "membership", "invitation", "user", "conversation")),
     "sign_ins": ("Signing in", ("sign_in", "sign_in_link", "second_factor")),
     "keys": ("Keys", ("key", "admin_key")),
     "credit": ("Credit and subscriptions", ("credit", "wallet", "subscription")),
