@@ -22,7 +22,7 @@ MEASURES = {
     "cached": "Cached share",
     "refused": "Refused",
 }
-GROUPS = {"model": "Model", "key": "Key", "project": "Project", "member": "Member"}
+GROUPS = {"model": "Model", "key": "Key", "project": "Project", "member": "Member", "endpoint": "Endpoint"}
 BUCKETS: dict[Unit, str] = {"hour": "Hours", "day": "Days", "month": "Months"}
 DEFAULT_DAYS = 30
 MOST_DAYS = 1_098  # three years

@@ -22,7 +22,7 @@ from billing.models import PlanVersion
 from billing.rating import CLASSES, CardPrices
 from billing.selectors.usage import usage_of_all
 from billing.services.plans import latest_versions
-from control.operate.base import Desk, operator_page
+from control.operate.base import Desk, address_of, operator_page
 from control.operate.fields import CreditsField, NameField, NamesField, OperatorForm, rate_cards, tasks
 from control.operate.model_states import (
     DAYS,
@@ -263,11 +263,18 @@ def _weight(rule: RouteRule, row: PublicModel) -> str:
 
 
 def _chart(name: str) -> Any:
+    """Return the model's requests by day; a bar leads to them."""
     last = timezone.now().date()
     first = last - timedelta(days=DAYS - 1)
     days = [first + timedelta(days=number) for number in range(DAYS)]
     cells = {(day(one.day), ""): one.requests for one in usage_of_all(first, last) if one.model == name}
-    return stacked(cells, [day(one) for one in days], show=grouped, axis=short)
+    hrefs = {
+        day(one): address_of(
+            "operate-requests", model=name, since=f"{one}T00:00:00Z", until=f"{one + timedelta(days=1)}T00:00:00Z"
+        )
+        for one in days
+    }
+    return stacked(cells, [day(one) for one in days], show=grouped, axis=short, href=hrefs.__getitem__)
 
 
 def engine_page(pk: UUID) -> str:

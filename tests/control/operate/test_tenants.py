@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.http import QueryDict
 from django.urls import reverse
 from django.utils import timezone
 
@@ -18,6 +19,7 @@ from base.units import MICRO
 from billing.models import CreditGrant, LedgerTransfer, Subscription, UsageRollup, Wallet
 from billing.services import credits, plans
 from control.belongings import erasure
+from control.belongings.download import _lines
 from control.operate import tenant as tenant_page
 from control.operate import tenants as tenant_list
 from control.screens import viewing
@@ -129,12 +131,19 @@ def test_the_csv_has_all_that_match(root, acme, other, monkeypatch):
     monkeypatch.setattr(tenant_list, "_IN_CSV", 1)
     Tenant.objects.filter(slug="other").update(name="=SUM(A1)")
     used(acme, 0, 1_500_000)
-    rows = list(csv.DictReader(io.StringIO(text_of(root.get(reverse("operate-tenants-csv"))))))
+    answer = root.get(reverse("operate-tenants-csv"))
+    assert (answer.streaming, "tenants-" in answer["content-disposition"]) == (True, True)
+
+    def sent(query):
+        chunks = list(tenant_list._lines(tenant_list.Asked.of(QueryDict(query))))
+        assert all(len(rows) == 1 for rows in chunks)  # made one after the other, as they are read
+        return list(csv.DictReader(io.StringIO(b"".join(_lines(chunks)).decode())))
+
+    rows = sent("")
     assert {row["slug"]: row["name"] for row in rows} == {"acme": "Acme", "other": "'=SUM(A1)"}
     acmes = next(row for row in rows if row["slug"] == "acme")
     assert (acmes["plan"], acmes["available_credits"], acmes["charged_30_days_credits"]) == ("Free", "100", "1.5")
-    found = csv.DictReader(io.StringIO(text_of(root.get(reverse("operate-tenants-csv"), {"q": "acm"}))))
-    assert [row["slug"] for row in found] == ["acme"]
+    assert [row["slug"] for row in sent("q=acm")] == ["acme"]
 
 
 def test_a_tenant_is_made_with_plan_and_owner(root, terms):
