@@ -19,7 +19,7 @@ from base.errors import ServiceError
 from billing.admin.base import named_in, state_mark, take_over
 from control import made_keys
 from control.admin.base import KeptAdmin
-from control.admin.choices import NamesField, models
+from control.operate.fields import NamesField, models
 from control.screens.key_forms import RestrictionsForm, limits_in_words
 from tenancy.models import APIKey, Project, User
 from tenancy.services import keys

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 from allauth.mfa.models import Authenticator
@@ -27,6 +26,7 @@ from base.errors import RoleError, ServiceError
 from control.belongings import erasure
 from control.operate.asks import METHODS, Ask, ReasonForm, answered, bound, to_copy
 from control.operate.base import Desk, operator_page
+from control.operate.lists import Listing
 from control.operate.subject import Section
 from control.operate.tenant import key_state
 from control.operate.tenant_acts import WAIT_SECONDS
@@ -51,51 +51,20 @@ _MAY = {
 SUPERUSER = "Everything; alone make superusers and sign-in links, and change somebody’s address."
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The filters of the list, as its address has them; pages begin behind the addresses `after` and `before`."""
+@dataclass(frozen=True)
+class Asked(Listing):
+    """The filters of the list; pages begin behind addresses."""
 
-    q: str = ""
     kind: str = ""
-    state: str = ""
-    after: str = ""
-    before: str = ""
 
     @classmethod
     def of(cls, data: QueryDict) -> Asked:
-        """Read the address; what makes no sense counts as not given."""
-        given = {name: data.get(name, "").replace("\0", "").strip()[:254] for name in cls.__slots__}
-        kind, state = given["kind"], given["state"]
-        return cls(**given | {"kind": kind if kind in KINDS else "", "state": state if state in STATES else ""})
+        """Read the address."""
+        return cls.read(data, {"kind": KINDS, "state": STATES})
 
-    @property
-    def is_filtered(self) -> bool:
-        """Whether only some of the people are asked for."""
-        return bool(self.q or self.kind or self.state)
-
-    def query(self, **changes: str) -> str:
-        """Return the address's query with `changes`."""
-        one = replace(self, **changes)
-        given = {name: getattr(one, name) for name in self.__slots__}
-        return "?" + urlencode({name: value for name, value in given.items() if value})
-
-    def page(self) -> tuple[list[User], str, str]:
-        """Return a page of people by address, and the queries of the pages before and after it."""
-        rows = self._rows()
-        if self.before:
-            found = list(rows.filter(email__lt=self.before).order_by("-email")[: PAGE + 1])
-            is_more, found = len(found) > PAGE, found[:PAGE][::-1]
-            is_first, is_last = not is_more, False
-        else:
-            found = list((rows.filter(email__gt=self.after) if self.after else rows)[: PAGE + 1])
-            is_first, is_last, found = not self.after, len(found) <= PAGE, found[:PAGE]
-        if not found:
-            return [], "", ""
-        previous = "" if is_first else self.query(before=found[0].email, after="")
-        return found, previous, "" if is_last else self.query(after=found[-1].email, before="")
-
-    def _rows(self) -> QuerySet[User]:
-        rows = User.objects.order_by("email")
+    def rows(self) -> QuerySet[User]:
+        """Return the people that match."""
+        rows = User.objects.all()
         member = Membership.objects.unscoped().filter(user=OuterRef("pk"), is_active=True)
         if self.q:
             rows = rows.filter(Q(email__icontains=self.q) | Q(name__icontains=self.q))
@@ -113,7 +82,7 @@ class Asked:
 def people_list(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Show people by address, and what each role of operators may."""
     asked = Asked.of(request.GET)
-    found, previous, following = asked.page()
+    found, previous, following = asked.turned(asked.rows(), PAGE, "email")
     memberships = _memberships(found) if desk.may("gateway.view_membership") else {}
     groups = _groups(found)
     rows = [
