@@ -1,4 +1,4 @@
-"""How people come to an account: by invitation, or by themselves where the operator names a plan for that."""
+"""Ways to an account: an invitation, or sign-up where the operator names a plan for that."""
 
 from __future__ import annotations
 

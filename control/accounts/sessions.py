@@ -1,4 +1,4 @@
-"""Where a person is signed in: their sessions with browser, address and when each was last seen; ending them."""
+"""A person's sessions, each with browser, address and the moment it was last seen; their ends."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class Factors:
 
     @property
     def codes_left(self) -> int:
-        """How many recovery codes are unused."""
+        """The number of unused recovery codes."""
         return 0 if self.codes is None else len(self.codes.wrap().get_unused_codes())
 
     def keys_table(self) -> Table:
@@ -166,7 +166,7 @@ def factors(request: HttpRequest) -> HttpResponse:
 
 
 class NameForm(forms.Form):
-    """What a person is called."""
+    """A person's name."""
 
     name = forms.CharField(max_length=120, required=False, label="Name", help_text="As other members see you.")
 

@@ -50,7 +50,7 @@ class NewAdapterForm(forms.Form):
     )
 
     def asked(self) -> dict[str, Any]:
-        """Return what `add_adapter_folder` takes."""
+        """Return the arguments of `add_adapter_folder`."""
         return {**self.cleaned_data, "folder": Path(self.cleaned_data["folder"])}
 
     def refuse(self, error: ServiceError) -> None:
@@ -249,7 +249,7 @@ class PublicModelAdmin(RowsAdmin):
         return [*described, *columns_of(live_of(request)), "is_active"]
 
     def get_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
-        """Return what is asked for; of a model that is there also what serves it, and whether that is ready."""
+        """Return the fields of the form; of a stored model also its deployments and state."""
         return [*PublicModelForm.Meta.fields, *self.get_readonly_fields(request, obj)]
 
     def get_readonly_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
@@ -281,5 +281,5 @@ class PublicModelAdmin(RowsAdmin):
 
     @admin.display(description="Context", ordering="context_length")
     def display_context(self, model: PublicModel) -> str:
-        """How many tokens."""
+        """The context in tokens."""
         return f"{model.context_length:,}"

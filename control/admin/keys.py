@@ -75,7 +75,7 @@ class APIKeyAdmin(KeptAdmin):
         return super().get_form(request, obj, change, **options)
 
     def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[Any]:
-        """Return what can be seen."""
+        """Return the fields that are shown."""
         if obj is None:
             return ["name", "project", "scopes", "expires_at", "allowed_models", "networks", *LIMITS]
         shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "created_at"]

@@ -79,7 +79,7 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
     row_tools = ["sign_in_link"]
 
     def get_fieldsets(self, request: HttpRequest, obj: User | None = None) -> Any:
-        """Return what this operator may see: only superusers make superusers."""
+        """Return the fields for this operator: only superusers make superusers."""
         may_all = self.has_act_as_permission(request)
         operator = ["is_staff", "groups", *(["is_superuser"] if may_all else [])]
         if obj is None:

@@ -77,7 +77,7 @@ class NewRemoteForm(forms.Form):
     )
 
     def asked(self) -> dict[str, Any]:
-        """Return what `add_remote_model` takes."""
+        """Return the arguments of `add_remote_model`."""
         data = dict(self.cleaned_data)
         options = {name: data.pop(name) for name in _NUMBERS}
         chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -86,7 +86,7 @@ class NewRemoteForm(forms.Form):
         return {**data, "options": chosen}
 
     def refuse(self, error: ServiceError) -> None:
-        """Show what a service refused, beside its field."""
+        """Show a service's refusal beside its field."""
         self.add_error(error.field if error.field in self.fields else None, error.message)
 
 

@@ -79,7 +79,7 @@ _SUMMED_TRIES, _SUMMED_SECONDS = 200, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """What an erasure takes, in words, and what stands against it: "" where nothing does."""
+    """The consequences of an erasure in words, and the obstacle to it: "" where there is none."""
 
     goes: list[str] = field(default_factory=list)
     obstacle: str = ""

@@ -66,7 +66,7 @@ def listed(request: HttpRequest, place: Place) -> HttpResponse:
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True):
-    """What a PATCH changes."""
+    """The changes of a PATCH."""
 
     title: str | None = None
     is_shared: bool | None = None
@@ -123,7 +123,7 @@ MOST_SHARED = 200
 @require_safe
 @tenant_page
 def shared_list(request: HttpRequest, place: Place) -> HttpResponse:
-    """Show what members share, the latest first; owners also what was shared by who has left."""
+    """Show the members' shared conversations, the latest first; to owners also those of former members."""
     if not place.access.may("chat"):
         raise Http404
     may_end, rows = place.access.may("shared"), []

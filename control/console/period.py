@@ -129,7 +129,7 @@ class Asked:
 
 
 def asked_of(place: Place, data: QueryDict) -> Asked:
-    """Read the query; what makes no sense counts as not given."""
+    """Read the query; a value that can't be read counts as not given."""
     today = datetime.now(tz=UTC).date()
     days = data.get("days", "")
     length = int(days) if days in map(str, DAYS) else DEFAULT_DAYS

@@ -63,7 +63,7 @@ class Sums:
         return self.input_tokens + self.cache_read_tokens + self.output_tokens
 
     def less(self, other: Sums) -> Sums:
-        """Return what is left of this one without the other; none is below zero, as sums by hour lag by seconds."""
+        """Return the difference; no part is below zero, as sums by hour lag by seconds."""
         return Sums(*(max(mine - theirs, 0) for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
     @property
@@ -87,7 +87,7 @@ _VALUES: dict[str, Callable[[Sums], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class KeyName:
-    """What a key is called, and whose it is."""
+    """A key's name, and its maker."""
 
     id: UUID
     name: str
@@ -103,7 +103,7 @@ class KeyName:
 
 
 class Explored:
-    """What a view of usage shows: each of its parts is read once."""
+    """The content of a view of usage, each part read once."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -198,8 +198,8 @@ class Explored:
         return found
 
     def _used(self) -> Iterator[tuple[datetime, str, Sums]]:
-        """Yield what ran. Endpoints, and members in the chat, are told apart by records, of which a bounded number is
-        read: what is older is one group, so that the sums stay whole.
+        """Yield the requests that ran. Endpoints, and members in the chat, are told apart by a bounded number of records;
+        older requests are one group, so that the sums stay whole.
         """
         asked, keys = self.asked, self.chosen_keys
         if asked.group == "endpoint":
@@ -241,7 +241,7 @@ class Explored:
                 yield at, rest, left
 
     def _refused(self) -> Iterator[tuple[datetime, str, Sums]]:
-        """Yield what was refused; by endpoint, and by member in the chat, as far as it is kept whole."""
+        """Yield the refusals; by endpoint, and by member in the chat, as far as they are kept whole."""
         group, bucket = self.asked.group, self.asked.bucket
         left: dict[datetime, int] = defaultdict(int)
         for at, value, times in refused_by(self.refusals, bucket, "model" if group == "model" else "api_key"):

@@ -75,7 +75,7 @@ def answered(
 
 
 def bound(request: HttpRequest) -> Any:
-    """Return what a form is filled with: None before it is sent."""
+    """Return the data of a sent form: None before."""
     return request.POST if request.method == "POST" else None
 
 

@@ -79,7 +79,7 @@ def conditions_of(rule: RouteRule) -> str:
 
 
 def _lead(request: HttpRequest, model: PublicModel) -> str:
-    """Write the chosen rules; return what is wrong."""
+    """Write the chosen rules; return the error in words, "" without one."""
     chosen = set(request.POST.getlist("rule"))
     for rule in RouteRule.objects.filter(pk__in=[one for one in chosen if _is_uuid(one)]):
         text = request.POST.get(f"weight_{rule.pk}", "").strip() or "1"
@@ -127,7 +127,7 @@ class Verdict:
 @require_safe
 @operator_page("routing.view_publicmodel")
 def live(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
-    """Say whether auto uses the model, and what a thousand tokens cost."""
+    """Say whether auto uses the model, and the price of a thousand tokens."""
     model, here = new_model(pk), live_of(request)
     facts = facts_of(here, model)
     verdicts = list(_verdicts(here, model, facts))

@@ -197,7 +197,7 @@ def new_remote(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 def _tell(request: HttpRequest, added: Added) -> None:
-    """Show what a server announced, and its test prompts."""
+    """Show a server's announcement, and its test prompts."""
     info = added.tried.info
     if info.shares_prefixes:
         messages.warning(request, "Tenants share this server’s prefix cache, as was accepted.")

@@ -53,7 +53,7 @@ class PriceForm(OperatorForm):
     COST = ("cost_input", "cost_output")
 
     def clean(self) -> dict[str, Any]:
-        """Ask for what the chosen way needs."""
+        """Ask for the fields of the chosen way."""
         given: dict[str, Any] = super().clean() or {}
         if given.get("how") == "card" and not given.get("card"):
             self.add_error("card", "Choose the price list.")
@@ -66,7 +66,7 @@ class PriceForm(OperatorForm):
 @require_http_methods(METHODS)
 @operator_page("routing.change_publicmodel")
 def price(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
-    """Give the model a price: never one that nobody chose."""
+    """Give the model a price that somebody has chosen."""
     model = new_model(pk)
     card = card_of(model)
     initial = {

@@ -61,7 +61,7 @@ def steps_of(here: str, model: PublicModel | None, facts: Facts | None) -> list[
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the steps look at: engines, price, plans that include it, rules that lead to it."""
+    """The facts that the steps stand on: engines, price, plans that include the model, rules that lead to it."""
 
     standing: Standing
     answers: bool

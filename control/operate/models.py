@@ -64,7 +64,7 @@ _VIEWS = {"": "Everybody’s", "own": "Tenants’ own", "withdrawn": "Withdrawn"
 
 
 def catalogue_rows() -> QuerySet[PublicModel]:
-    """Return all models with what their state and price depend on."""
+    """Return all models with the rows that their state and price depend on."""
     rows = PublicModel.objects.select_related("adapter__base", "tenant", "project")
     return rows.prefetch_related("deployments", "tenant__subscriptions__version")
 
@@ -148,7 +148,7 @@ def models(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 def kinds_in_words(model: PublicModel) -> str:
-    """Return what the model is for."""
+    """Return the kinds of requests that the model serves, in words."""
     return ", ".join(KIND_WORDS.get(kind, kind) for kind in model.kinds)
 
 
@@ -197,7 +197,7 @@ def _plans(model: PublicModel, included: Sequence[PlanVersion], versions: Sequen
 @require_safe
 @operator_page("routing.view_publicmodel")
 def model(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
-    """Show one model: what it does now, what it costs, who may ask for it, and what leads to it."""
+    """Show one model: its state, traffic, price and cost, the plans that include it, and the rules that lead to it."""
     row = get_object_or_404(catalogue_rows(), pk=pk)
     live = live_of(request)
     states, prices = live.deployment_states(), live.prices()
@@ -330,7 +330,7 @@ def rates_table(card: CardPrices | None) -> Table | None:
 
 
 class ModelForm(OperatorForm):
-    """What an operator may change of a model that is there."""
+    """The fields of a model that an operator may change."""
 
     description = forms.CharField(max_length=300, required=False, help_text="Tenants read it beside the name.")
     kinds = NamesField(lambda: [kind.value for kind in Kind], label="For")

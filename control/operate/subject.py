@@ -140,7 +140,7 @@ class Subject:
         ]
 
     def plan_in_words(self) -> str:
-        """Return the plan, and what becomes of it with its month."""
+        """Return the plan, and its end or successor with its month."""
         one = self.subscription
         if self.tenant.erased_at is not None or not self.desk.may("billing.view_subscription"):
             return ""

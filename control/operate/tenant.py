@@ -30,7 +30,7 @@ from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membersh
 @require_safe
 @operator_page("gateway.view_tenant")
 def overview(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
-    """Show what the tenant used, what it is, and what else can be done with it."""
+    """Show the tenant's usage, its facts, and the rarer acts on it."""
     subject = Subject.of(desk, slug)
     tenant = subject.tenant
     sections = []

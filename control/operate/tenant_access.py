@@ -30,7 +30,7 @@ from tenancy.services.access import Access
 
 
 class InviteForm(forms.Form):
-    """Who is invited, and as what."""
+    """An invitation: the address and the role."""
 
     email = forms.EmailField(
         label="Address", max_length=members.LONGEST_ADDRESS, help_text="Gets the invitation by mail."

@@ -83,7 +83,7 @@ def activate(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
 
 
 class SettingsForm(forms.Form):
-    """A tenant's name, and what it keeps for how long."""
+    """A tenant's name, and for how many days it keeps its rows."""
 
     name = forms.CharField(max_length=120)
     response_storage = forms.ChoiceField(
@@ -129,7 +129,7 @@ def settings(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
 @require_http_methods(METHODS)
 @operator_page("gateway.view_tenant", "gateway.change_tenant")
 def export(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
-    """Say what an export has, and send it."""
+    """Say what is in an export, and send it."""
     tenant = open_tenant(slug)
     follows = [
         "One archive of JSON lines: people, keys without their secrets, responses, batches, files, usage, the ledger.",
@@ -140,7 +140,7 @@ def export(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
 
 
 class EraseForm(TypedForm):
-    """The slug, and that what stands against it is to go too."""
+    """The slug, and the consent to remove the obstacles too."""
 
     force = forms.BooleanField(required=False)
 

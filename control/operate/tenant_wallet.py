@@ -177,7 +177,7 @@ def _cursor(request: HttpRequest) -> LedgerCursor | None:
 @require_safe
 @operator_page("gateway.view_tenant", "billing.view_subscription")
 def limits(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
-    """Show what the plan lets the tenant do, how long it keeps what, and the limits of single keys."""
+    """Show the terms of the plan, the days for which rows are kept, and the limits of single keys."""
     subject = Subject.of(desk, slug)
     tenant, one = subject.tenant, subject.subscription
     change = ("Change plan", "plan", "billing.change_subscription")
@@ -214,7 +214,7 @@ def _days(tenant: Tenant, name: str) -> str:
 
 
 def terms_in_words(version: PlanVersion) -> list[tuple[str, str]]:
-    """Return a plan's terms: what each is of, and the figures."""
+    """Return a plan's terms, each with its name and figures."""
     found = [
         ("Requests", _rate(grouped(version.request_limit), version.request_period_s, grouped(version.request_burst))),
         ("Credits", _rate(_exactly(version.credit_limit), version.credit_period_s, _exactly(version.credit_burst))),

@@ -199,7 +199,7 @@ class Asked:
 
     @classmethod
     def of(cls, data: QueryDict, place: str = "") -> Asked:
-        """Read the address; what makes no sense counts as not given."""
+        """Read the address; a value that can't be read counts as not given."""
         action = data.get("action", "")
         return cls(
             who=_text(data, "who"),
@@ -323,7 +323,7 @@ def capitalised(text: str) -> str:
 
 
 def phrase_of(event: AuditEvent) -> str:
-    """Return what was done, in words that go before the object's name."""
+    """Return the act in words that go before the object's name."""
     word, _, verb = event.action.partition(".")
     if verb == "changed" and (said := _SAID.get(word)) is not None:
         name, by_value = said

@@ -140,7 +140,7 @@ _NO_FILTER: dict[str, Any] = {
 
 
 def asked_of(viewer: Viewer, data: QueryDict) -> Asked:
-    """Read the query; what makes no sense counts as not given."""
+    """Read the query; a value that can't be read counts as not given."""
     hours = data.get("hours", "")
     state, exact = data.get("state", ""), data.get("exact", "")
     return Asked(
