@@ -56,7 +56,7 @@ class SeenMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         """Answer, and note the session of who is signed in then: a sign-in has changed it by now."""
         response = self.get_response(request)
-        if request.session.session_key and request.user.is_authenticated:
+        if response.status_code < 500 and request.session.session_key and request.user.is_authenticated:
             _note(request)
         return response
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import allauth.account.admin  # noqa: F401 - registers what is taken out below
+import allauth.account.admin
+import allauth.usersessions.admin  # noqa: F401 - both register what is taken out below
 from allauth.account.models import EmailAddress
+from allauth.usersessions.models import UserSession
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -37,6 +39,7 @@ class OutgoingMailAdmin(ReadOnlyAdmin):
 
 admin.site.unregister(Group)  # operators' roles are made by `setup`
 admin.site.unregister(EmailAddress)  # a user has one address, changed by the service
+admin.site.unregister(UserSession)  # a session's key signs in
 
 
 class LowerEmail(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs

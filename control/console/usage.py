@@ -198,8 +198,8 @@ class Explored:
         return found
 
     def _used(self) -> Iterator[tuple[datetime, str, Sums]]:
-        """Yield the requests that ran. Endpoints, and members in the chat, are told apart by a bounded number of records;
-        older requests are one group, so that the sums stay whole.
+        """Yield the requests that ran. Endpoints, and members in the chat, are told apart by a bounded number of
+        records; older requests are one group, so that the sums stay whole.
         """
         asked, keys = self.asked, self.chosen_keys
         if asked.group == "endpoint":

@@ -40,6 +40,7 @@ def test_people_are_found_filtered_and_turned(root, acme, other, monkeypatch, dj
     operator("billing")
     nobody = User.objects.create_user("zoe@example.com", name="Zoë Nobody", is_active=False)
     path = reverse("operate-people")
+    root.get(path)  # notes that the session is in use
     with django_assert_num_queries(7):
         first = root.get(path)
     assert names_in(first) == ["billing@example.com", "owner@acme.example"]
