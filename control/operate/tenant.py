@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -15,7 +16,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from billing.selectors.usage import usage_by_day
+from billing.selectors.usage import MOST_RECORDED, TimeSum, recorded_by, usage_by_day
 from control.operate.base import Desk, operator_page
 from control.operate.subject import PAGE, SETTINGS, Section, Subject
 from control.operate.tenants import DAYS
@@ -24,7 +25,7 @@ from control.screens.charts import stacked
 from control.screens.figures import moment, short_id, show_charge, show_credits
 from control.screens.key_forms import limits_in_words
 from control.screens.tables import Button, Cell, Column, Row, State, Table
-from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant
+from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant, User
 
 
 @require_safe
@@ -36,6 +37,7 @@ def overview(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     sections = []
     if desk.may("billing.view_usagerecord"):
         sections.append(_used(tenant))
+        sections += _told_apart(tenant)
     facts: list[tuple[str, Any]] = [
         ("Name", tenant.name),
         ("Short name", tenant.slug),
@@ -79,6 +81,37 @@ def _used(tenant: Tenant) -> Section:
     )
     text = "" if chart.names else "Nothing was charged in these days."
     return Section(f"Credits charged in {DAYS} days", text, chart=chart)
+
+
+def _told_apart(tenant: Tenant) -> list[Section]:
+    """Return usage by endpoint, and by member in the chat, of the newest requests; nothing without any."""
+    until = timezone.now()
+    since = until - timedelta(days=DAYS)
+    by_endpoint, reached = recorded_by("month", tenant.pk, since, until, by=("endpoint",))
+    by_member, _ = recorded_by("month", tenant.pk, since, until, by=("user",), matching=Q(api_key=None))
+    emails = dict(User.objects.filter(pk__in={one.group[0] for one in by_member}).values_list("pk", "email"))
+    note = f"The newest {MOST_RECORDED:,} requests, since {reached:%-d %b, %H:%M} UTC." if reached else ""
+    tables = [
+        _sums("Endpoint", ((one.group[0] or "not noted", one) for one in by_endpoint), note),
+        _sums("Member in the chat", ((emails.get(one.group[0], "not known"), one) for one in by_member), note),
+    ]
+    return [Section(f"By {one.name.lower()}", table=one) for one in tables if one.rows]
+
+
+def _sums(name: str, found: Iterable[tuple[str, TimeSum]], note: str) -> Table:
+    """Return the sums of each group, the dearest first."""
+    sums: dict[str, TimeSum] = {}
+    for label, one in found:
+        sums[label] = sums[label].plus(one) if label in sums else one
+    columns = [
+        Column(name, "name"), Column("Requests", "number"), Column("Input", "number"), Column("Cached", "number"),
+        Column("Output", "number"), Column("Credits", "credits"),
+    ]  # fmt: skip
+    rows = [
+        Row([label, one.requests, one.input_tokens, one.cache_read_tokens, one.output_tokens, one.charge])
+        for label, one in sorted(sums.items(), key=lambda item: (-item[1].charge, item[0]))[:PAGE]
+    ]
+    return Table(name, columns, rows, note=note)
 
 
 def _others(subject: Subject) -> list[tuple[Button, str]]:
