@@ -1,4 +1,4 @@
-"""What the account pages need to keep the tenant, the balance and the navigation of who is signed in.
+"""The context by which account pages keep the tenant, the balance and the navigation of the signed-in person.
 
 The views are allauth's, so the context comes from a processor. It asks the database for these pages alone.
 """

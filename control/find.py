@@ -28,7 +28,7 @@ MOST = 6
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One thing: its name, what tells it from its namesakes, and its page."""
+    """A find: its name, a detail that tells it from its namesakes, and its page."""
 
     name: str
     about: str
@@ -108,7 +108,7 @@ def _of_operator(desk: Desk, text: str) -> Iterator[tuple[str, list[Found]]]:
 
 
 def _of_tenant(request: HttpRequest, place: Place, text: str) -> Iterator[tuple[str, list[Found]]]:
-    """Yield what a member may see."""
+    """Yield the finds that a member may see."""
     query = place.query
     identifier = request_id_in(text)
     if identifier is not None:

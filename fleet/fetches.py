@@ -8,10 +8,9 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from django.db import connections
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from base import clock
 from base.errors import ServiceError
@@ -21,7 +20,7 @@ from fleet.worker_specs import WorkerSpecError, checked_engine
 from routing.models import Fetch
 
 LEASE = timedelta(seconds=60)
-"""What works on a fetch says so every few seconds; one of which nothing was heard for so long is begun anew."""
+"""A fetch is renewed every few seconds; one that wasn't for so long is begun anew, by this process or another."""
 
 THREAD = "fetch"
 
@@ -86,7 +85,7 @@ class Fetches:
 
                 def work() -> None:
                     with ends:
-                        _run(fetch)
+                        _run(fetch, Claim(fetch))
 
                 try:
                     self._start(work)
@@ -107,11 +106,35 @@ def _claimed() -> Fetch | None:
     return None
 
 
-class _StoppedError(Exception):
-    """Somebody stopped it meanwhile, or took it over."""
+class LostError(Exception):
+    """Somebody stopped the fetch meanwhile, or took it over."""
 
 
-def _run(fetch: Fetch) -> None:
+class Claim:
+    """One process's hold on a running fetch. The end of the lease is its token: whoever takes the fetch over sets
+    another, and what comes from the former holder is refused from then on.
+    """
+
+    def __init__(self, fetch: Fetch) -> None:
+        self._fetch = fetch.pk
+        self._lease = fetch.lease_until
+
+    def _mine(self) -> QuerySet[Fetch]:
+        return Fetch.objects.filter(pk=self._fetch, state=Fetch.State.RUNNING, lease_until=self._lease)
+
+    def note(self, **facts: Any) -> None:
+        """Renew the lease, with what was done meanwhile; raise LostError where it is another's."""
+        renewed = clock.now() + LEASE
+        if not self._mine().update(lease_until=renewed, **facts):
+            raise LostError
+        self._lease = renewed
+
+    def end(self, **facts: Any) -> None:
+        """End the fetch, unless it is another's by now."""
+        self._mine().update(doing="", lease_until=None, **facts)
+
+
+def _run(fetch: Fetch, claim: Claim) -> None:
     """Fetch it and put it into the catalogue, or note why that can't be."""
     is_threads = threading.current_thread() is not threading.main_thread()
     try:
@@ -120,30 +143,20 @@ def _run(fetch: Fetch) -> None:
             name=fetch.name,
             options=fetch.options,
             priced=False,
-            tell=lambda doing: _note(fetch.pk, doing=doing[:300]),
-            progress=lambda size: _note(fetch.pk, bytes=size),
+            tell=lambda doing: claim.note(doing=doing[:300]),
+            progress=lambda size: claim.note(bytes=size),
         )
-        _end(fetch.pk, state=Fetch.State.DONE, model=row.model, name=row.model.name)
-    except _StoppedError:
-        pass
+        claim.end(state=Fetch.State.DONE, model=row.model, name=row.model.name)
+    except LostError:
+        logger.info("fetch_lost", extra={"source": fetch.source})
     except ServiceError as error:
-        _end(fetch.pk, state=Fetch.State.FAILED, refusal=error.message[:1000])
+        claim.end(state=Fetch.State.FAILED, refusal=error.message[:1000])
     except Exception as error:
         logger.exception("fetch_failed", extra={"source": fetch.source})
-        _end(fetch.pk, state=Fetch.State.FAILED, refusal=f"{type(error).__name__}: {error}"[:1000])
+        claim.end(state=Fetch.State.FAILED, refusal=f"{type(error).__name__}: {error}"[:1000])
     finally:
         if is_threads:
             connections.close_all()
-
-
-def _note(fetch: UUID, **facts: Any) -> None:
-    mine = Fetch.objects.filter(pk=fetch, state=Fetch.State.RUNNING)
-    if not mine.update(lease_until=clock.now() + LEASE, **facts):
-        raise _StoppedError
-
-
-def _end(fetch: UUID, **facts: Any) -> None:
-    Fetch.objects.filter(pk=fetch, state=Fetch.State.RUNNING).update(doing="", lease_until=None, **facts)
 
 
 def under_way() -> list[Fetch]:

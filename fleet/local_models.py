@@ -69,6 +69,7 @@ def add_local_model(
     if unknown:
         raise ServiceError("node", f"there is no node {min(unknown)!r}: see `manage.py nodes list`")
     found = _fetch(as_meant(source), tell, progress)
+    tell("putting it into the catalogue")
     return _publish(
         found,
         name=name or str(found["name"]),

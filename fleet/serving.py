@@ -6,7 +6,7 @@ from django.db import transaction
 
 from base.errors import ServiceError
 from fleet.removal import losses_of
-from routing.models import Deployment, Node, Replica
+from routing.models import Deployment, Node, PublicModel, Replica
 
 
 def needs_of(deployment: Deployment) -> list[str]:
@@ -37,9 +37,11 @@ def is_needed(deployment: Deployment) -> bool:
 def set_in_service(deployment: Deployment, is_active: bool, *, accepts: bool = False) -> None:
     """Put the deployment into service or take it out: then it takes no new request, and what runs there ends by itself.
 
-    Raise ServiceError, nothing changed, where something needs it and `accepts` is false.
+    Raise ServiceError, nothing changed, where something needs it and `accepts` is false. The model's row is locked, as
+    a withdrawal does, so that of two operators who each take one of its last two out, the second is told.
     """
-    row = Deployment.objects.select_for_update().select_related("model").get(pk=deployment.pk)
+    PublicModel.objects.select_for_update().get(pk=deployment.model_id)
+    row = Deployment.objects.select_related("model").get(pk=deployment.pk)
     if not is_active and not accepts and is_needed(row):
         raise ServiceError("is_active", " ".join(needs_of(row)))
     if row.is_active != is_active:
@@ -58,9 +60,10 @@ def alone_on(node: Node) -> list[Deployment]:
 def set_node_in_service(node: Node, is_active: bool, *, accepts: bool = False) -> None:
     """Give the node's worker work, or none any more: what runs there ends by itself.
 
-    Raise ServiceError, nothing changed, where deployments run there alone and `accepts` is false.
+    Raise ServiceError, nothing changed, where deployments run there alone and `accepts` is false. All nodes are locked,
+    in the order of their ids: whether one can go depends on which others stay.
     """
-    row = Node.objects.select_for_update().get(pk=node.pk)
+    row = next(one for one in list(Node.objects.select_for_update().order_by("pk")) if one.pk == node.pk)
     if not is_active and row.is_active and not accepts and (alone := alone_on(row)):
         names = ", ".join(one.name for one in alone)
         raise ServiceError("is_active", f"Deployments that run on {row.name} alone: {names}.")

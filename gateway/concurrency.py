@@ -34,7 +34,7 @@ class Cap(Generic[Owner]):
         return self._total
 
     def taken(self, owner: Owner) -> int:
-        """How much `owner` has."""
+        """The owner's share."""
         return self._taken[owner]
 
     def take(self, owner: Owner, amount: int = 1) -> None:
@@ -168,7 +168,7 @@ class ConcurrencyLimiter:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return sum(len(tenant.waiting) for tenant in self._tenants.values())
 
     def waits_until(self, arrived_at: float) -> float:
@@ -287,7 +287,7 @@ class Turns:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return sum(map(len, self._queues.values()))
 
     async def take(

@@ -210,6 +210,13 @@ def rename(*, conversation: Conversation, title: str) -> None:
 
 
 @transaction.atomic
+def delete(*, conversation: Conversation) -> None:
+    """Delete somebody else's conversation; the audit trail says so."""
+    record("conversation.deleted", conversation, tenant=conversation.tenant_id)
+    conversation.delete()
+
+
+@transaction.atomic
 def share(*, conversation: Conversation, shared: bool) -> None:
     """Let members of the tenant who may chat read it, or no longer; the audit trail says so."""
     if shared == (conversation.shared_at is not None):

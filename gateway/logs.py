@@ -135,7 +135,7 @@ def for_reader(text: str) -> str:
 
 
 class Lines(Protocol):
-    """Where lines go."""
+    """The stream of the lines."""
 
     def write(self, text: str, /) -> int: ...
 

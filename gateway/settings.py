@@ -75,6 +75,7 @@ INSTALLED_APPS = [
     "allauth",
     "allauth.account",
     "allauth.mfa",
+    "allauth.usersessions",
     "gateway",
     "control",
     "operation",
@@ -102,6 +103,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "allauth.account.middleware.AccountMiddleware",
+    "control.accounts.sessions.SeenMiddleware",
     "control.middleware.OperatorScopeMiddleware",
 ]
 
@@ -320,6 +322,9 @@ ACCOUNT_RATE_LIMITS = dict.fromkeys(
     ("login", "open_link", "open_invitation", "open_address"), f"{SLUICE_SIGN_IN_RATE}/ip"
 )
 MFA_TOTP_ISSUER = "Sluice"
+MFA_SUPPORTED_TYPES = ["totp", "webauthn", "recovery_codes"]
+MFA_PASSKEY_LOGIN_ENABLED = True
+MFA_WEBAUTHN_ALLOW_INSECURE_ORIGIN = not _is_secure  # browsers have keys without TLS on localhost alone
 EMAIL_TIMEOUT = 10  # seconds for each answer of the mail server
 vars().update(env.mail("SLUICE_EMAIL_URL", "consolemail://"))
 # Who is mailed about what needs an operator; empty: all who may do everything.

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import Count, F, QuerySet, Sum
+from django.db.models import Count, F, Q, QuerySet, Sum
 from django.db.models.functions import TruncDate, TruncDay, TruncHour, TruncMonth
 
 from base.ids import day_of, first_at, moment_of
@@ -85,6 +85,46 @@ def usage_by(
         TimeSum(row["at"], tuple(row[name] for name in by), *(int(row[f"sum_{name}"]) for name in _SUMS))
         for row in sums
     ]
+
+
+MOST_RECORDED = 20_000
+"""Records that are looked at for what the sums by hour don't tell apart: endpoints, and members in the chat."""
+
+
+def recorded_by(
+    unit: Unit,
+    tenant: UUID,
+    since: datetime,
+    until: datetime,
+    *,
+    by: Sequence[str],
+    matching: Q | None = None,
+) -> tuple[list[TimeSum], datetime | None]:
+    """Return sums as `usage_by` does, of records that match and split by any of their columns: of the newest
+    `MOST_RECORDED` requests of the time. With it the moment from which on these are all, None where none is left out.
+    """
+    first, last = first_at(since), first_at(until)
+    within = UsageRecord.objects.filter(
+        tenant=tenant, day__gte=day_of(first), day__lte=until.date(), request__gte=first, request__lt=last
+    )
+    newest = within.order_by("-day", "-request").values_list("request", flat=True)
+    reached = next(iter(newest[MOST_RECORDED : MOST_RECORDED + 1]), None)
+    rows = within.latest_revisions().filter(matching or Q())
+    if reached is not None:
+        rows = rows.filter(day__gte=day_of(reached), request__gt=reached)
+    # A request's day is that of its id, as the hour of the sums is.
+    at = TruncHour("reserved_at", tzinfo=UTC) if unit == "hour" else TruncMonth("day") if unit == "month" else F("day")
+    sums = {**{f"sum_{name}": Sum(name) for name in _SUMS[1:]}, "sum_requests": Count("pk")}
+    sums["sum_output_tokens"] = Sum(F("output_tokens") + F("reasoning_tokens"))
+    found = rows.annotate(at=at).values("at", *by).annotate(**sums).order_by("at", *by)
+    return [
+        TimeSum(
+            row["at"] if isinstance(row["at"], datetime) else _midnight(row["at"]),
+            tuple(row[name] for name in by),
+            *(int(row[f"sum_{name}"]) for name in _SUMS),
+        )
+        for row in found
+    ], None if reached is None else moment_of(reached)
 
 
 def usage_of_all(first: date, last: date) -> list[UsageSum]:

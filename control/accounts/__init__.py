@@ -1,1 +1,1 @@
-"""How people come to an account: sign-up, sign-in links, invitations."""
+"""Ways to an account: sign-up, sign-in links, invitations."""

@@ -1,4 +1,4 @@
-"""How people come to an account: by invitation, or by themselves where the operator names a plan for that."""
+"""Ways to an account: an invitation, or sign-up where the operator names a plan for that."""
 
 from __future__ import annotations
 
@@ -42,6 +42,11 @@ class AccountAdapter(DefaultAccountAdapter):  # type: ignore[misc] # allauth isn
     def get_login_redirect_url(self, request: HttpRequest) -> str:
         """Return where somebody lands who has signed in: operators at what runs now, others on their tenant's page."""
         return reverse("operate-now" if getattr(request.user, "is_staff", False) else "console-home")
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        """Return the client's address, without the zone that one of a local network may have."""
+        address: str = super().get_client_ip(request)
+        return address.partition("%")[0]
 
     def _get_login_attempts_cache_key(self, request: HttpRequest, **credentials: Any) -> str:
         """Count wrong passwords by account and client address, so that nobody can lock an account for other addresses.

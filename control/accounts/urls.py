@@ -9,10 +9,12 @@ from __future__ import annotations
 from allauth.account import views as account
 from django.urls import URLPattern, URLResolver, include, path, re_path
 
-from control.accounts import views
+from control.accounts import sessions, views
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", views.profile, name="account_profile"),
+    path("sessions/end/", sessions.end_others, name="account_end_others"),
+    path("sessions/<int:pk>/end/", sessions.end_session, name="account_end_session"),
     path("login/", account.login, name="account_login"),
     path("logout/", account.logout, name="account_logout"),
     path("inactive/", account.account_inactive, name="account_inactive"),
@@ -34,5 +36,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
         account.password_reset_from_key,
         name="account_reset_password_from_key",
     ),
+    path("2fa/", views.factors, name="mfa_index"),
+    path("2fa/webauthn/", views.factors, name="mfa_list_webauthn"),
     path("2fa/", include("allauth.mfa.urls")),
 ]

@@ -6,11 +6,13 @@ single-use link must survive them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from allauth.account.utils import perform_login
 from allauth.core.ratelimit import consume_or_429
-from allauth.mfa.utils import is_mfa_enabled
+from allauth.mfa.models import Authenticator
 from django import forms
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
@@ -19,11 +21,15 @@ from django.contrib.auth.signals import user_login_failed
 from django.contrib.auth.views import redirect_to_login
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils.safestring import SafeString
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 from django.views.decorators.http import require_http_methods
 
 from base.errors import ServiceError
+from control.accounts.sessions import sessions_of
+from control.screens.tables import Button, Cell, Column, Row, Table
 from gateway.http.request import metrics_of
 from tenancy.models import User
 from tenancy.services import links, members, people
@@ -110,8 +116,57 @@ def open_address(request: HttpRequest, token: str) -> HttpResponse:
     return render(request, "gateway/link.html", {"title": f"Make {email} your address", "action": "Confirm"})
 
 
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """A person's second factors."""
+
+    app: Authenticator | None
+    keys: Sequence[Authenticator]
+    codes: Authenticator | None
+
+    @classmethod
+    def of(cls, user: User) -> Factors:
+        """Return the person's."""
+        found = list(Authenticator.objects.filter(user=user).order_by("created_at"))
+        kinds = Authenticator.Type
+        first = {kind: next((one for one in found if one.type == kind), None) for kind in kinds}
+        keys = [one for one in found if one.type == kinds.WEBAUTHN]
+        return cls(first[kinds.TOTP], keys, first[kinds.RECOVERY_CODES])
+
+    @property
+    def is_on(self) -> bool:
+        """Whether signing in asks for one."""
+        return self.app is not None or bool(self.keys)
+
+    @property
+    def codes_left(self) -> int:
+        """The number of unused recovery codes."""
+        return 0 if self.codes is None else len(self.codes.wrap().get_unused_codes())
+
+    def keys_table(self) -> Table:
+        """Return the passkeys and security keys."""
+        columns = [Column("Key", "name"), Column("Added", "time"), Column("Last used", "time")]
+        columns.append(Column("Actions", "buttons", is_hidden=True))
+        rows = []
+        for one in self.keys:
+            name = one.wrap().name
+            acts = [
+                Button("Rename", reverse("mfa_edit_webauthn", args=[one.pk]), name),
+                Button("Remove", reverse("mfa_remove_webauthn", args=[one.pk]), name, tone="danger"),
+            ]
+            kind = "signs in alone" if one.wrap().is_passwordless else "beside the password"
+            rows.append(Row([Cell(name, detail=kind), one.created_at, one.last_used_at or SafeString("never"), acts]))
+        return Table("Passkeys and security keys", columns, rows, id="passkeys")
+
+
+@login_required
+def factors(request: HttpRequest) -> HttpResponse:
+    """Lead to the second factors on the person's own page."""
+    return redirect(reverse("account_profile") + "#factors")
+
+
 class NameForm(forms.Form):
-    """What a person is called."""
+    """A person's name."""
 
     name = forms.CharField(max_length=120, required=False, label="Name", help_text="As other members see you.")
 
@@ -128,7 +183,12 @@ def profile(request: HttpRequest) -> HttpResponse:
         people.set_name(user=user, name=form.cleaned_data["name"])
         messages.success(request, "Your name is saved.")
         return redirect("account_profile")
-    context = {"form": form, "accesses": accesses_of_user(user=user), "has_second_factor": is_mfa_enabled(user)}
+    context = {
+        "form": form,
+        "accesses": accesses_of_user(user=user),
+        "factors": Factors.of(user),
+        "sessions": sessions_of(request),
+    }
     return render(request, "account/profile.html", context, status=400 if form.errors else 200)
 
 

@@ -27,12 +27,12 @@ class FormFilter(admin.FieldListFilter):
         raise NotImplementedError
 
     def given(self, name: str) -> str:
-        """Return what the address says last for a parameter."""
+        """Return the last value of a parameter in the address."""
         values: Any = self.used_parameters.get(name)
         return str(values[-1]) if values else ""
 
     def choices(self, changelist: Any) -> Iterator[dict[str, Any]]:  # type: ignore[override] # Django's are links
-        """Return the form, and what the address says beside it."""
+        """Return the form with the other parameters of the address."""
         initial = {name: self.given(name) for name in self.used_parameters}
         form = type("Form", (forms.Form,), self.fields())(initial=initial, auto_id="filter_%s")
         own = self.expected_parameters()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,15 @@ from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
+from django.utils.safestring import SafeString
 
 from base.errors import ServiceError
-from billing.admin.base import RowsAdmin, tool
-from control.admin.choices import NameField, NamesField, models, rate_cards, tasks
-from control.admin.model_states import columns_of, served_by, state_field
+from billing.admin.base import RowsAdmin, state_mark, tool, two_lines
+from control.operate.fields import NameField, NamesField, models, rate_cards, tasks
+from control.operate.model_states import TONES, Standing, adapter_of, standing_of
 from fleet.adapters import add_adapter_folder, bases
 from fleet.removal import losses_of, withdraw
-from gateway.runtime.data_plane import live_of
+from gateway.runtime.data_plane import Live, live_of
 from inference.types import Kind
 from routing.models import ModelAlias, PublicModel
 from routing.services.catalogue import check_alias
@@ -48,7 +50,7 @@ class NewAdapterForm(forms.Form):
     )
 
     def asked(self) -> dict[str, Any]:
-        """Return what `add_adapter_folder` takes."""
+        """Return the arguments of `add_adapter_folder`."""
         return {**self.cleaned_data, "folder": Path(self.cleaned_data["folder"])}
 
     def refuse(self, error: ServiceError) -> None:
@@ -120,6 +122,55 @@ class ModelAliasAdmin(RowsAdmin):
     list_display = ["name", "target"]
     search_fields = ["name", "target"]
     form = ModelAliasForm
+
+
+def _standings(live: Live) -> Callable[[PublicModel], Standing]:
+    """Return how models are, by one snapshot of the gateway."""
+    states, prices = live.deployment_states(), live.prices()
+
+    def standing(model: PublicModel) -> Standing:
+        return standing_of(live, states, prices, model)
+
+    return standing
+
+
+def columns_of(live: Live) -> list[Callable[[PublicModel], Any]]:
+    """Return the columns of a model's state and of what serves it, with the reason where there is one."""
+    standing = _standings(live)
+
+    @admin.display(description="State")
+    def state(model: PublicModel) -> SafeString:
+        word = standing(model).word
+        return state_mark(word, TONES.get(word, "quiet"))
+
+    @admin.display(description="Served by", ordering="active_count")
+    def serving(model: PublicModel) -> SafeString:
+        return two_lines(served_by(model), standing(model).reason)
+
+    return [state, serving]
+
+
+def state_field(live: Live) -> Callable[[PublicModel], str]:
+    """Return the field of a model's state, with the reason where there is one."""
+    standing = _standings(live)
+
+    @admin.display(description="State")
+    def state(model: PublicModel) -> str:
+        found = standing(model)
+        return ": ".join(filter(None, (found.word, found.reason)))
+
+    return state
+
+
+@admin.display(description="Served by")
+def served_by(model: PublicModel) -> str:
+    """The number of active deployments; of an adapter its base, and whose it is."""
+    adapter = adapter_of(model)
+    if adapter is None:
+        count: int = model.active_count  # type: ignore[attr-defined] # annotated by the admin
+        return f"{count} deployment{'s' * (count != 1)}"
+    whose = f", only {model.project or model.tenant}" if model.tenant is not None else ""
+    return f"adapter of {adapter.base.name}{whose}"
 
 
 @admin.register(PublicModel)
@@ -198,7 +249,7 @@ class PublicModelAdmin(RowsAdmin):
         return [*described, *columns_of(live_of(request)), "is_active"]
 
     def get_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
-        """Return what is asked for; of a model that is there also what serves it, and whether that is ready."""
+        """Return the fields of the form; of a stored model also its deployments and state."""
         return [*PublicModelForm.Meta.fields, *self.get_readonly_fields(request, obj)]
 
     def get_readonly_fields(self, request: HttpRequest, obj: PublicModel | None = None) -> list[Any]:
@@ -230,5 +281,5 @@ class PublicModelAdmin(RowsAdmin):
 
     @admin.display(description="Context", ordering="context_length")
     def display_context(self, model: PublicModel) -> str:
-        """How many tokens."""
+        """The context in tokens."""
         return f"{model.context_length:,}"

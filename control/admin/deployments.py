@@ -24,7 +24,7 @@ from routing.services.catalogue import place_locally
 
 @admin.register(Node)
 class NodeAdmin(RowsAdmin):
-    """Where workers run. An inactive node is given no work, and its worker is no longer spoken to."""
+    """Machines with a worker each. An inactive node gets no work, and its worker no message."""
 
     list_display = ["name", "display_address", "display_replicas", "seen_at", "is_active"]
     list_filter = ["is_active"]
@@ -44,12 +44,12 @@ class NodeAdmin(RowsAdmin):
 
     @admin.display(description="Address", ordering="address")
     def display_address(self, node: Node) -> str:
-        """Where gateways reach it."""
+        """The address for gateways."""
         return node.address or "this machine"
 
     @admin.display(description="Deployments", ordering="replica_count")
     def display_replicas(self, node: Node) -> int:
-        """How many deployments have a replica on it."""
+        """The number of deployments with a replica on the node."""
         count: int = node.replica_count  # type: ignore[attr-defined] # annotated above
         return count
 
@@ -64,7 +64,7 @@ class ReplicaInline(RowsInline):
 
 @admin.register(Deployment)
 class DeploymentAdmin(RowsAdmin):
-    """How models are served, and where."""
+    """Deployments: the engine, machine and options that serve a model."""
 
     list_filter = ["backend", "is_active", "replicas__node"]
     list_select_related = ["model"]
@@ -146,7 +146,7 @@ class DeploymentAdmin(RowsAdmin):
 
     @admin.display(description="Serves", ordering="model__name")
     def serves(self, deployment: Deployment) -> SafeString:
-        """The model, and below it by what and on which nodes."""
+        """The model, and below it the engine with its nodes."""
         nodes = ", ".join(replica.node.name for replica in deployment.replicas.all())
         return two_lines(deployment.model.name, " on ".join(filter(None, (deployment.backend, nodes))))
 

@@ -19,7 +19,7 @@ from base.errors import ServiceError
 from billing.admin.base import named_in, state_mark, take_over
 from control import made_keys
 from control.admin.base import KeptAdmin
-from control.admin.choices import NamesField, models
+from control.operate.fields import NamesField, models
 from control.screens.key_forms import RestrictionsForm, limits_in_words
 from tenancy.models import APIKey, Project, User
 from tenancy.services import keys
@@ -75,7 +75,7 @@ class APIKeyAdmin(KeptAdmin):
         return super().get_form(request, obj, change, **options)
 
     def get_fields(self, request: HttpRequest, obj: APIKey | None = None) -> list[Any]:
-        """Return what can be seen."""
+        """Return the fields that are shown."""
         if obj is None:
             return ["name", "project", "scopes", "expires_at", "allowed_models", "networks", *LIMITS]
         shown = ["name", "tenant", "project", "shown", "scopes", "created_by", "created_at"]

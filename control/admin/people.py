@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import allauth.account.admin  # noqa: F401 - registers what is taken out below
+import allauth.account.admin
+import allauth.usersessions.admin  # noqa: F401 - both register what is taken out below
 from allauth.account.models import EmailAddress
+from allauth.usersessions.models import UserSession
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
@@ -37,6 +39,7 @@ class OutgoingMailAdmin(ReadOnlyAdmin):
 
 admin.site.unregister(Group)  # operators' roles are made by `setup`
 admin.site.unregister(EmailAddress)  # a user has one address, changed by the service
+admin.site.unregister(UserSession)  # a session's key signs in
 
 
 class LowerEmail(forms.ModelForm):  # type: ignore[type-arg] # can't be subscripted when it runs
@@ -79,7 +82,7 @@ class UserAdmin(KeptAdmin, DjangoUserAdmin):  # type: ignore[type-arg] # can't b
     row_tools = ["sign_in_link"]
 
     def get_fieldsets(self, request: HttpRequest, obj: User | None = None) -> Any:
-        """Return what this operator may see: only superusers make superusers."""
+        """Return the fields for this operator: only superusers make superusers."""
         may_all = self.has_act_as_permission(request)
         operator = ["is_staff", "groups", *(["is_superuser"] if may_all else [])]
         if obj is None:

@@ -22,7 +22,7 @@ from billing.admin.base import (
 )
 from billing.models import Plan, PlanVersion
 from billing.services import plans
-from control.admin.choices import NameField, NamesField, models_of_plans, tasks
+from control.operate.fields import NameField, NamesField, models_of_plans, tasks
 
 
 @admin.register(Plan)

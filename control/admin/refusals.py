@@ -97,5 +97,5 @@ class RefusalCountAdmin(SearchById, ReadOnlyAdmin):
 
     @admin.display(description="Times", ordering="count")
     def display_count(self, row: RefusalCount) -> str:
-        """How often in that minute."""
+        """The number in that minute."""
         return f"{row.count:,}"

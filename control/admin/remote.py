@@ -10,7 +10,8 @@ from django.core.exceptions import ValidationError
 from base.errors import ServiceError
 from base.home import as_stored
 from base.sealing import seal
-from control.admin.choices import NameField, rate_cards
+from control.operate.fields import NameField, rate_cards
+from control.operate.model_source import QUANTIZATIONS
 from fleet.remote_models import checked
 from fleet.serving import is_needed, needs_of
 from fleet.worker_specs import WorkerSpecError, checked_engine
@@ -76,7 +77,7 @@ class NewRemoteForm(forms.Form):
     )
 
     def asked(self) -> dict[str, Any]:
-        """Return what `add_remote_model` takes."""
+        """Return the arguments of `add_remote_model`."""
         data = dict(self.cleaned_data)
         options = {name: data.pop(name) for name in _NUMBERS}
         chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
@@ -85,17 +86,8 @@ class NewRemoteForm(forms.Form):
         return {**data, "options": chosen}
 
     def refuse(self, error: ServiceError) -> None:
-        """Show what a service refused, beside its field."""
+        """Show a service's refusal beside its field."""
         self.add_error(error.field if error.field in self.fields else None, error.message)
-
-
-# The engine's names (`inference.config`), and what operators read.
-QUANTIZATIONS = [
-    ("", "none: the checkpoint's own precision"),
-    ("w8a8", "eight bits (w8a8): about twice as fast, answers differ a little"),
-    ("int4", "weights in four bits (int4), on a processor: fastest for few at once, answers differ more"),
-    ("fp8", "eight-bit floating point (fp8), on a GPU that has it"),
-]
 
 
 class DeploymentForm(ModelForm):

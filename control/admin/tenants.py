@@ -83,7 +83,7 @@ class TenantAdmin(KeptAdmin):
         return super().get_form(request, obj, change, **options)
 
     def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> list[Any]:
-        """Return what can be seen and changed."""
+        """Return the fields that are shown and changed."""
         if obj is None:
             return ["name", "slug", "owner_email", "plan"]
         return ["name", "slug", "response_storage", "hosted_tools", *tenants.RETENTION, "is_active", "created_at"]

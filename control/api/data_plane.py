@@ -230,7 +230,7 @@ _HEALTH = {
 
 
 def _headers(endpoint: Endpoint, *, is_error: bool = False) -> dict[str, dict[str, str]]:
-    """Return what an answer tells in its headers beside what HTTP itself has."""
+    """Return the headers of an answer beyond those of HTTP itself."""
     names = {"X-Request-Id", *_OF_WORK[endpoint.work]}
     if endpoint.keeps:
         names.add("Idempotency-Replayed")

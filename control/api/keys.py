@@ -74,11 +74,11 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
         return spent_of(key.budget).day
 
     def get_month_spent(self, key: APIKey) -> int | None:
-        """Return what it spent this month."""
+        """Return the µcr spent this month."""
         return spent_of(key.budget).month
 
     def get_total_spent(self, key: APIKey) -> int | None:
-        """Return what it spent since it was first limited."""
+        """Return the µcr spent since the first limit."""
         return spent_of(key.budget).total
 
 
@@ -127,7 +127,7 @@ class NewKeySerializer(KeyTermsSerializer):
 
 
 class RotationSerializer(KnownFields):
-    """How long the secret that is replaced works on."""
+    """The time for which the replaced secret still works."""
 
     overlap_hours = serializers.IntegerField(
         required=False, default=24, min_value=0, max_value=keys.LONGEST_OVERLAP // timedelta(hours=1)

@@ -25,7 +25,7 @@ from control.api.data_plane import BASE, SECURITY
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
-    """How the schema describes a management key."""
+    """The schema's description of a management key."""
 
     target_class = KeyAuthentication
     name = "managementKey"
@@ -36,7 +36,7 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
 
 
 class AnyKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
-    """How the schema describes a key that need not manage."""
+    """The schema's description of a key of any scope."""
 
     target_class = AnyKeyAuthentication
     name = SECURITY
@@ -47,7 +47,7 @@ class AnyKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 
 
 class AdminKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
-    """How the schema describes an admin key."""
+    """The schema's description of an admin key."""
 
     target_class = AdminKeyAuthentication
     name = "adminKey"
@@ -58,7 +58,7 @@ class AdminKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped
 
 
 class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
-    """How the schema describes a session."""
+    """The schema's description of a session."""
 
     target_class = TenantSessionAuthentication
     name = "session"

@@ -38,7 +38,7 @@ class TenantSerializer(KnownFields, serializers.ModelSerializer[Tenant]):
         read_only_fields = ["id", "name", "slug", "created_at"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """Refuse what changes nothing."""
+        """Refuse a body that changes nothing."""
         if not attrs:
             first, *more = [*tenants.SETTINGS, *tenants.RETENTION]
             raise serializers.ValidationError({first: f"Send one of {', '.join([first, *more])}."})

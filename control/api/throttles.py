@@ -1,4 +1,4 @@
-"""How often the management API may be called: by address before anything is looked up, then by key or user."""
+"""Limits on calls of the management API: by address before any look-up, then by key or user."""
 
 from __future__ import annotations
 

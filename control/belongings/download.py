@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator
+import csv
+from collections.abc import AsyncIterator, Generator, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from io import StringIO
+from typing import Any
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -27,6 +30,25 @@ def tenants_archive(tenant: Tenant) -> StreamingHttpResponse:
     response.headers["Content-Disposition"] = content_disposition_header(True, name)
     response.headers["Cache-Control"] = "no-store"
     return response
+
+
+def csv_of(owner: UUID, name: str, chunks: Iterable[Iterable[Sequence[Any]]]) -> StreamingHttpResponse:
+    """Return the answer with chunks of rows as CSV, called `name` and the day, each chunk made as it is sent. Texts of
+    people are `figures.cell`s in it.
+    """
+    response = StreamingHttpResponse(sent(owner, _lines(chunks)), content_type="text/csv; charset=utf-8")
+    filename = f"{name}-{datetime.now(UTC):%Y-%m-%d}.csv"
+    response.headers["Content-Disposition"] = content_disposition_header(True, filename)
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+def _lines(chunks: Iterable[Iterable[Sequence[Any]]]) -> Generator[bytes]:
+    for rows in chunks:
+        out = StringIO()
+        csv.writer(out).writerows(rows)
+        if text := out.getvalue():
+            yield text.encode()
 
 
 async def sent(owner: UUID, pieces: Generator[bytes]) -> AsyncIterator[bytes]:

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from allauth.account.models import EmailAddress, EmailConfirmation
 from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
 from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.contrib.sessions.models import Session
@@ -78,7 +79,7 @@ _SUMMED_TRIES, _SUMMED_SECONDS = 200, 0.05
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """What an erasure takes, in words, and what stands against it: "" where nothing does."""
+    """The consequences of an erasure in words, and the obstacle to it: "" where there is none."""
 
     goes: list[str] = field(default_factory=list)
     obstacle: str = ""
@@ -273,6 +274,7 @@ def _delete_account(user: User) -> None:
     """Delete how the person signs in, and their chats with answers and refused requests."""
     for rows in (
         Authenticator.objects.filter(user=user),
+        UserSession.objects.filter(user=user),
         SignInLink.objects.filter(user=user),
         EmailConfirmation.objects.filter(email_address__user=user),
         EmailAddress.objects.filter(user=user),

@@ -150,7 +150,7 @@ def _hashed(file: IO[bytes], told: Member) -> Iterator[bytes]:
 
 
 class _Pipe:
-    """What an archive is written to: a file that can't seek, whose content is taken away meanwhile."""
+    """The file that an archive is written to: it can't seek, and its content is taken out piece by piece."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -163,7 +163,7 @@ class _Pipe:
         """Nothing waits here."""
 
     def taken(self) -> Iterator[bytes]:
-        """Yield what was written since the last call, if anything."""
+        """Yield the bytes written since the last call, if there are any."""
         if data := b"".join(self._pieces):
             self._pieces.clear()
             yield data

@@ -13,6 +13,7 @@ from typing import Any
 
 from allauth.account.models import EmailAddress
 from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
 from django.contrib.admin.models import LogEntry
 from django.db.models import Model, Q, QuerySet
 
@@ -203,6 +204,7 @@ OF_PERSON = (
     Kind("account", User, _of(User, "pk"), hidden=("password", "address_ask")),
     Kind("addresses", EmailAddress, _of(EmailAddress, "user")),
     Kind("second_factors", Authenticator, _of(Authenticator, "user"), hidden=("data",)),
+    Kind("sessions", UserSession, _of(UserSession, "user"), hidden=("session_key", "data")),
     Kind("members", Membership, _of(Membership, "user")),
     Kind("keys", APIKey, _of(APIKey, "created_by"), hidden=_DIGESTS),
     Kind("admin_keys", AdminAPIKey, _of(AdminAPIKey, "created_by"), hidden=_DIGESTS),

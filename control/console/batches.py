@@ -41,7 +41,7 @@ class BatchLine:
 
     @property
     def answered(self) -> int:
-        """How many of its requests have ended."""
+        """The number of requests that have ended, of all."""
         return self.batch.completed + self.batch.failed
 
     @property
@@ -51,7 +51,7 @@ class BatchLine:
 
     @property
     def tone(self) -> str:
-        """How its status is coloured."""
+        """The tone of the status."""
         if self.batch.status in _BAD:
             return "bad"
         return "active" if self.batch.status in {*Batch.OPEN, _Status.COMPLETED} else ""

@@ -36,7 +36,7 @@ SHOWN_DAYS = 14
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What a tenant spends: the rows of each hour of the last SHOWN_DAYS days of UTC, as far as they have any."""
+    """A tenant's spending: the rows of each hour with usage in the last SHOWN_DAYS days of UTC."""
 
     rows: Sequence[TimeSum]
     now: datetime

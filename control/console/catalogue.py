@@ -115,7 +115,7 @@ class ModelLine:
 
     @property
     def tone(self) -> str:
-        """How the state is coloured."""
+        """The tone of the state."""
         return {"ready": "good", "refused": "bad", "not ready": "warn"}.get(self.state, "")
 
     @property

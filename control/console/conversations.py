@@ -8,10 +8,12 @@ from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
+from django.contrib import messages
 from django.core.exceptions import RequestDataTooBig
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.response import HttpResponseBase
-from django.shortcuts import render
+from django.middleware.csrf import get_token
+from django.shortcuts import get_object_or_404, redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
@@ -19,6 +21,7 @@ from base.errors import ServiceError
 from billing.rating import charge
 from control.console.catalogue import active_subscription
 from control.console.tenancy import Place, tenant_data, tenant_page
+from control.screens.tables import Button, Cell, Column, Row, State, Table
 from gateway import conversations
 from gateway.conversations import Conversation
 from gateway.generation.dry_run import Wanted, dry_run
@@ -63,7 +66,7 @@ def listed(request: HttpRequest, place: Place) -> HttpResponse:
 
 
 class Change(msgspec.Struct, forbid_unknown_fields=True):
-    """What a PATCH changes."""
+    """The changes of a PATCH."""
 
     title: str | None = None
     is_shared: bool | None = None
@@ -112,6 +115,57 @@ def shared(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
         raise Http404
     context = place.context(page="chat", conversation=row, turns=row.path(), by=row.user.name or row.user.email)
     return render(request, "console/conversation.html", context)
+
+
+MOST_SHARED = 200
+
+
+@require_safe
+@tenant_page
+def shared_list(request: HttpRequest, place: Place) -> HttpResponse:
+    """Show the members' shared conversations, the latest first; to owners also those of former members."""
+    if not place.access.may("chat"):
+        raise Http404
+    may_end, rows = place.access.may("shared"), []
+    found = Conversation.objects.of(place.tenant).exclude(shared_at=None).select_related("user")
+    members = set(Membership.objects.of(place.tenant).filter(is_active=True).values_list("user", flat=True))
+    if not conversations.may_store(place.tenant):
+        found = found.none()
+    if not may_end:
+        found = found.filter(user__in=members)
+    for one in found.defer("content", "words").order_by("-shared_at")[:MOST_SHARED]:
+        is_member = one.user_id in members
+        href = reverse("console-conversation-shared", args=[one.pk]) + place.query if is_member else ""
+        state = State("shared", "good") if is_member else State("not shown", "warn", "its author has left")
+        values = [Cell(one.title, href), one.user.name or one.user.email, state, one.shared_at]
+        if may_end:
+            address = reverse("console-shared-end", args=[one.pk]) + place.query
+            acts = [Button("Unshare", address, one.title, post=True, values={"act": "unshare"})]
+            if not is_member:
+                acts.append(Button("Delete", address, one.title, tone="danger", post=True, values={"act": "delete"}))
+            values.append(acts)
+        rows.append(Row(values, is_over=not is_member))
+    columns = [Column("Conversation", "name"), Column("Of", "wraps"), Column("State", "state"), Column("Since", "time")]
+    columns += [Column("Actions", "buttons", is_hidden=True)] * may_end
+    table = Table("Shared conversations", columns, rows, "Nobody shares one.", id="shared", csrf=get_token(request))
+    return render(request, "console/shared.html", place.context(page="chat", table=table, may_end=may_end))
+
+
+@require_POST
+@tenant_page
+def end_shared(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
+    """Withdraw a shared conversation; delete one whose author has left."""
+    if not place.access.may("shared"):
+        raise Http404
+    row = get_object_or_404(Conversation.objects.of(place.tenant).exclude(shared_at=None), pk=pk)
+    is_member = Membership.objects.of(place.tenant).filter(user=row.user_id, is_active=True).exists()
+    if request.POST.get("act") == "delete" and not is_member:
+        conversations.delete(conversation=row)
+        messages.success(request, f"“{row.title}” is deleted.")
+    else:
+        conversations.share(conversation=row, shared=False)
+        messages.success(request, f"“{row.title}” is shared no more.")
+    return redirect(reverse("console-shared") + place.query)
 
 
 class Question(msgspec.Struct):

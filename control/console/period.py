@@ -22,7 +22,7 @@ MEASURES = {
     "cached": "Cached share",
     "refused": "Refused",
 }
-GROUPS = {"model": "Model", "key": "Key", "project": "Project", "member": "Member"}
+GROUPS = {"model": "Model", "key": "Key", "project": "Project", "member": "Member", "endpoint": "Endpoint"}
 BUCKETS: dict[Unit, str] = {"hour": "Hours", "day": "Days", "month": "Months"}
 DEFAULT_DAYS = 30
 MOST_DAYS = 1_098  # three years
@@ -129,7 +129,7 @@ class Asked:
 
 
 def asked_of(place: Place, data: QueryDict) -> Asked:
-    """Read the query; what makes no sense counts as not given."""
+    """Read the query; a value that can't be read counts as not given."""
     today = datetime.now(tz=UTC).date()
     days = data.get("days", "")
     length = int(days) if days in map(str, DAYS) else DEFAULT_DAYS

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Max, QuerySet, Sum
+from django.db.models import Count, Max, QuerySet, Sum
 from django.db.models.functions import TruncDay, TruncHour, TruncMonth
 
 from billing.selectors.usage import Unit
 from control.screens.figures import share
-from gateway.runtime.models import RefusalCount, in_words
+from gateway.runtime.models import RefusalCount, RefusedRequest, in_words
 from tenancy.models import Tenant
 
 _TRUNCATED = {"hour": TruncHour, "day": TruncDay, "month": TruncMonth}
@@ -65,6 +65,21 @@ def refused_by(span: Span, unit: Unit, column: str) -> list[tuple[datetime, Any,
     """Return how many were refused in each unit of UTC, split by a column: ``model`` or ``api_key``."""
     rows = span.rows().order_by().annotate(at=_TRUNCATED[unit]("minute", tzinfo=UTC))
     return list(rows.values_list("at", column).annotate(times=Sum("count")).values_list("at", column, "times"))
+
+
+def kept_by(span: Span, unit: Unit, column: str, *, is_chat: bool = False) -> list[tuple[datetime, Any, int]]:
+    """Return how many of the refused requests that are kept whole there were in each unit, split by ``endpoint`` or
+    ``user``; with `is_chat` those of the chat.
+    """
+    rows = RefusedRequest.objects.of(span.tenant).filter(at__gte=span.since, at__lt=span.until)
+    if is_chat:
+        rows = rows.filter(api_key=None)
+    if span.keys is not None:
+        rows = rows.filter(api_key__in=span.keys)
+    if span.model:
+        rows = rows.filter(model=span.model)
+    rows = rows.order_by().annotate(bucket=_TRUNCATED[unit]("at", tzinfo=UTC))
+    return list(rows.values_list("bucket", column).annotate(times=Count("pk")).values_list("bucket", column, "times"))
 
 
 def error_rate(refused: int, answered: int) -> str:

@@ -72,9 +72,28 @@ def tenant_settings(request: HttpRequest, place: Place) -> HttpResponse:
         messages.success(request, "The settings are saved.")
         return redirect(reverse("console-settings") + place.query)
     context = place.context(
-        page="settings", form=form, may_export=place.access.may("export"), projects=_projects(place)
+        page="settings",
+        form=form,
+        may_export=place.access.may("export"),
+        may_rename=place.access.may("rename"),
+        projects=_projects(place),
     )
     return render(request, "console/settings.html", context, status=400 if form.errors else 200)
+
+
+@require_POST
+@tenant_page
+def rename(request: HttpRequest, place: Place) -> HttpResponse:
+    """Give the tenant another name."""
+    if not place.access.may("rename"):
+        raise Http404
+    try:
+        named = tenants.rename_tenant(tenant=place.tenant, name=request.POST.get("name", ""))
+    except ServiceError as refused:
+        messages.error(request, refused.message)
+    else:
+        messages.success(request, f"The tenant is called {named.name} now; {named.slug}, its short name, stays.")
+    return redirect(reverse("console-settings") + place.query + "#tenant")
 
 
 @require_safe

@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
+from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from base.units import format_credits
-from billing.selectors.usage import TimeSum, usage_by
+from billing.selectors.usage import MOST_RECORDED, TimeSum, recorded_by, usage_by
 from control.console.period import BUCKETS, DAYS, GROUPS, MEASURES, Asked, asked_of
-from control.console.refusals import Span, error_rate, refusals_of, refused_by
+from control.console.refusals import Span, error_rate, kept_by, refusals_of, refused_by
 from control.console.tenancy import Place, tenant_page
 from control.screens.charts import Chart, Tile, stacked
 from control.screens.figures import amount, cell, grouped, moment, share, short, short_id, show_charge, show_credits
 from control.screens.tables import Cell, Column, Row, Table
-from tenancy.models import APIKey, Project
+from tenancy.models import APIKey, Membership, Project
 
 CHAT = "Chat"
+EARLIER = "Earlier requests"
+_ENDPOINTS = {
+    "chat_completions": "chat.completions",
+    "classify": "classification",
+    "rerank": "ranking",
+    "score": "ranking",
+}
+"""Endpoints of refused requests, where usage has another name."""
 MOST_KEYS = 500  # whose names are known
 MOST_OFFERED = 150  # keys that the filter offers
 MOST_GROUPS = 50
@@ -53,6 +62,10 @@ class Sums:
         """All tokens."""
         return self.input_tokens + self.cache_read_tokens + self.output_tokens
 
+    def less(self, other: Sums) -> Sums:
+        """Return the difference; no part is below zero, as sums by hour lag by seconds."""
+        return Sums(*(max(mine - theirs, 0) for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+
     @property
     def prompt(self) -> int:
         """The tokens that were asked, cached or not."""
@@ -74,7 +87,7 @@ _VALUES: dict[str, Callable[[Sums], int]] = {
 
 @dataclass(frozen=True, slots=True)
 class KeyName:
-    """What a key is called, and whose it is."""
+    """A key's name, and its maker."""
 
     id: UUID
     name: str
@@ -90,7 +103,7 @@ class KeyName:
 
 
 class Explored:
-    """What a view of usage shows: each of its parts is read once."""
+    """The content of a view of usage, each part read once."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -98,6 +111,7 @@ class Explored:
         columns = ("id", "name", "last_four", "project", "created_by", "created_by__email")
         found = APIKey.objects.of(tenant).order_by("-id").values_list(*columns)[:MOST_KEYS]
         self.keys = {row[0]: KeyName(*row) for row in found}
+        self.reached: datetime | None = None
         projects = Project.objects.of(tenant).order_by("name").values_list("id", "name")
         self.projects: dict[UUID, str] = dict(projects)
 
@@ -114,18 +128,38 @@ class Explored:
     def usage(self, *by: str) -> list[TimeSum]:
         """Return the sums by bucket, split by these columns."""
         asked, keys = self.asked, self.chosen_keys
-        if keys is not None and not keys:
-            return []
-        return usage_by(
-            asked.bucket,
-            asked.place.tenant.id,
-            asked.since,
-            asked.until,
-            by=by,
-            models=[asked.model] if asked.model else None,
-            projects=[asked.project] if asked.project else (),
-            api_keys=keys or (),
-        )
+        found: list[TimeSum] = []
+        if keys is None or keys:
+            found = usage_by(
+                asked.bucket,
+                asked.place.tenant.id,
+                asked.since,
+                asked.until,
+                by=by,
+                models=[asked.model] if asked.model else None,
+                projects=[asked.project] if asked.project else (),
+                api_keys=keys or (),
+            )
+        if asked.member is not None and asked.api_key is None:
+            found += self._recorded(Q(api_key=None, user=asked.member), *by)
+        return found
+
+    def _recorded(self, matching: Q, *by: str) -> list[TimeSum]:
+        """Return sums as `usage` does, from records; `reached` is the moment before which some were left out."""
+        asked = self.asked
+        if asked.model:
+            matching &= Q(model=asked.model)
+        if asked.project:
+            matching &= Q(project=asked.project)
+        tenant = asked.place.tenant.id
+        found, self.reached = recorded_by(asked.bucket, tenant, asked.since, asked.until, by=by, matching=matching)
+        return found
+
+    @cached_property
+    def people(self) -> dict[UUID, str]:
+        """The addresses of the tenant's people, of those who left too."""
+        found = Membership.objects.of(self.asked.place.tenant).values_list("user", "user__email")
+        return dict(found[:MOST_KEYS])
 
     @cached_property
     def refusals(self) -> Span:
@@ -137,35 +171,96 @@ class Explored:
         return Span(asked.place.tenant, asked.since, asked.until, keys, asked.model)
 
     def _label(self, value: Any) -> str:
-        """Return the group of a row that was split by model, project, or else by key."""
+        """Return the group of a row that was split by model, project, endpoint, or else by key."""
         group = self.asked.group
         if group == "model":
             return value or _NO_MODEL
         if group == "project":
             return self.projects.get(value, "a project")
+        if group == "endpoint":
+            return _ENDPOINTS.get(value, value) or "not noted"
         if value is None:
-            return CHAT
+            return CHAT if group == "key" or self.asked.member is None else self._person(self.asked.member)
         key = self.keys.get(value)
         if group == "member":
             return "an operator or admin key" if key is None or key.email is None else key.email
         return "an older key" if key is None else key.label
 
+    def _person(self, user: UUID | None) -> str:
+        return CHAT if user is None else self.people.get(user, "a former member")
+
     @cached_property
     def cells(self) -> dict[tuple[datetime, str], Sums]:
         """The sums by bucket and group."""
-        column = {"model": "model", "project": "project"}.get(self.asked.group, "api_key")
         found: dict[tuple[datetime, str], Sums] = defaultdict(Sums)
-        for row in self.usage(column):
-            found[row.at, self._label(row.group[0])] += sums_of(row)
-        by_key = self.asked.group != "model"
-        for at, value, times in refused_by(self.refusals, self.asked.bucket, "api_key" if by_key else "model"):
-            if self.asked.group == "project":
-                key = self.keys.get(value)
-                label = CHAT if value is None else "a project" if key is None else self._label(key.project)
-            else:
-                label = self._label(value)
-            found[at, label] += Sums(refused=times)
+        for at, label, sums in (*self._used(), *self._refused()):
+            found[at, label] += sums
         return found
+
+    def _used(self) -> Iterator[tuple[datetime, str, Sums]]:
+        """Yield the requests that ran. Endpoints, and members in the chat, are told apart by a bounded number of
+        records; older requests are one group, so that the sums stay whole.
+        """
+        asked, keys = self.asked, self.chosen_keys
+        if asked.group == "endpoint":
+            mine = Q() if keys is None else Q(api_key__in=keys)
+            if asked.member is not None and asked.api_key is None:
+                mine |= Q(api_key=None, user=asked.member)
+            yield from self._apart("endpoint", mine, self._label, EARLIER, self.usage)
+            return
+        is_apart = asked.group == "member" and keys is None
+        rows = self.usage({"model": "model", "project": "project"}.get(asked.group, "api_key"))
+        for row in rows:
+            if not is_apart or row.group[0] is not None:
+                yield row.at, self._label(row.group[0]), sums_of(row)
+        if is_apart:
+            chat = [row for row in rows if row.group[0] is None]
+            yield from self._apart("user", Q(api_key=None), self._person, CHAT, lambda: chat)
+
+    def _apart(
+        self,
+        column: str,
+        matching: Q,
+        label: Callable[[Any], str],
+        rest: str,
+        whole: Callable[[], Iterable[TimeSum]],
+    ) -> Iterator[tuple[datetime, str, Sums]]:
+        """Yield the sums by a column of the records; where not all were read the rest of the `whole` too."""
+        counted: dict[datetime, Sums] = defaultdict(Sums)
+        for row in self._recorded(matching, column):
+            counted[row.at] += sums_of(row)
+            yield row.at, label(row.group[0]), sums_of(row)
+        if (reached := self.reached) is None:
+            return
+        sums: dict[datetime, Sums] = defaultdict(Sums)
+        for row in whole():
+            sums[row.at] += sums_of(row)
+        self.reached = reached
+        for at, one in sums.items():
+            if at <= reached and (left := one.less(counted[at])).requests:
+                yield at, rest, left
+
+    def _refused(self) -> Iterator[tuple[datetime, str, Sums]]:
+        """Yield the refusals; by endpoint, and by member in the chat, as far as they are kept whole."""
+        group, bucket = self.asked.group, self.asked.bucket
+        left: dict[datetime, int] = defaultdict(int)
+        for at, value, times in refused_by(self.refusals, bucket, "model" if group == "model" else "api_key"):
+            key = self.keys.get(value)
+            if group == "endpoint" or (group == "member" and value is None):
+                left[at] += times
+            elif group == "project":
+                label = CHAT if value is None else "a project" if key is None else self._label(key.project)
+                yield at, label, Sums(refused=times)
+            else:
+                yield at, self._label(value), Sums(refused=times)
+        if not left:
+            return
+        is_chat = group == "member"
+        for at, value, times in kept_by(self.refusals, bucket, "user" if is_chat else "endpoint", is_chat=is_chat):
+            left[at] -= times
+            yield at, self._person(value) if is_chat else self._label(value), Sums(refused=times)
+        rest = CHAT if is_chat else EARLIER
+        yield from ((at, rest, Sums(refused=times)) for at, times in left.items() if times > 0)
 
     def models(self) -> list[str]:
         """Return the models that were used in the range, whatever the filters."""
@@ -240,8 +335,12 @@ class Explored:
             for label, sums in list(self.groups.items())[:MOST_GROUPS]
         ]
         more = len(self.groups) - len(rows)
-        note = f"{more} more: the CSV has all of them." if more else ""
-        return Table(f"By {GROUPS[asked.group].lower()}", columns, rows, note=note, id="sums")
+        notes = [f"{more} more: the CSV has all of them."] if more else []
+        if self.reached is not None:
+            notes.append(
+                f"Told apart are the newest {MOST_RECORDED:,} requests, since {self.reached:%-d %b, %H:%M} UTC."
+            )
+        return Table(f"By {GROUPS[asked.group].lower()}", columns, rows, note=" ".join(notes), id="sums")
 
     def _requests_of(self, label: str) -> str:
         """Return the address of a group's requests; "" where their list can't be narrowed to it."""

@@ -55,7 +55,7 @@ def slug_of(title: str, taken: Mapping[str, int]) -> str:
 
 @dataclass
 class _Gathered:
-    """What the renderer notes on its way through a page."""
+    """The renderer's notes on its way through a page."""
 
     page: Page
     theirs: bool
@@ -199,7 +199,7 @@ def _plain(token: Token) -> str:
 
 
 def _name_cells(tokens: Sequence[Token], anchors: set[str]) -> None:
-    """Give what tables tell of, in their columns `NAMED`, anchors."""
+    """Give the entries of tables, in their columns `NAMED`, anchors."""
     named, column = -1, -1
     for at, token in enumerate(tokens):
         if token.type == "table_open":

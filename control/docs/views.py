@@ -34,7 +34,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True)
 class Reader:
-    """Whoever reads: the address that they came to, and what of their tenant examples are written with."""
+    """The reader: the address that they came to, and the key and models that examples are written with."""
 
     request: HttpRequest
     place: Place | None
@@ -169,7 +169,7 @@ def find(request: HttpRequest, reader: Reader) -> HttpResponse:
 
 @require_safe
 def file(request: HttpRequest, path: str) -> HttpResponse:
-    """Send what pages link to that is no page."""
+    """Send a file that pages link to."""
     if (kind := FILES.get(path)) is None:
         raise Http404
     response = HttpResponse((ROOT / path).read_bytes(), content_type=kind)

@@ -1,1 +1,1 @@
-"""How dates and numbers are written where Django formats them."""
+"""Formats of dates and numbers where Django writes them."""

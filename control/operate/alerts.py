@@ -15,7 +15,7 @@ from control.screens.alerts import Side, alerts_page
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_page("gateway.view_alert")
 def operators_alerts(request: HttpRequest, desk: Desk) -> HttpResponse:
-    """Show what is wrong with the installation, and who is told."""
+    """Show the installation's troubles, and their recipients."""
 
     def context(**more: Any) -> dict[str, Any]:
         return desk.context(page="system", **more)

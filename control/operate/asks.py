@@ -20,6 +20,9 @@ from billing.services.errors import CreditError
 from control.operate.base import Desk
 from control.screens.forms import refuse
 
+METHODS = ["GET", "HEAD", "POST"]
+"""The methods of a page that asks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
@@ -36,6 +39,12 @@ class Ask:
     follows: Sequence[str] = ()
     lists: Sequence[tuple[str, Sequence[str]]] = ()
     is_danger: bool = False
+
+
+class ReasonForm(forms.Form):
+    """Why something is done."""
+
+    reason = forms.CharField(max_length=200, help_text="Stands in the audit trail, which the tenant reads too.")
 
 
 def answered(
@@ -66,7 +75,7 @@ def answered(
 
 
 def bound(request: HttpRequest) -> Any:
-    """Return what a form is filled with: None before it is sent."""
+    """Return the data of a sent form: None before."""
     return request.POST if request.method == "POST" else None
 
 

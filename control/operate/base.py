@@ -1,4 +1,4 @@
-"""What every page of the operator needs: who looks at it, what their role may, live parts, commands to copy."""
+"""The base of the operator's pages: the operator with the role's permissions, live parts, commands to copy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """Where an operator stands: `may` answers for a permission such as ``billing.add_creditgrant``."""
+    """The operator at a page: `may` answers for a permission such as ``billing.add_creditgrant``."""
 
     user: User
 
@@ -36,7 +36,7 @@ class Desk:
         return self.user.has_perm(permission)
 
     def context(self, **more: Any) -> dict[str, Any]:
-        """Return what every page's template needs, and `more`, `page` among it."""
+        """Return the context of every page's template, and `more`, `page` among it."""
         return {"desk": self, **more}
 
 

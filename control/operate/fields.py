@@ -44,7 +44,7 @@ class CreditsField(forms.CharField):
 
 
 class NameField(forms.ChoiceField):
-    """One of the names that exist when the form is shown; `any_label` offers the empty one."""
+    """A choice among the names that exist when the form is shown; `any_label` offers the empty one."""
 
     def __init__(self, names: Callable[[], Iterable[str]], *, any_label: str = "", **options: Any) -> None:
         empty = [("", any_label or "Choose…")]

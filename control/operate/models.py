@@ -22,7 +22,7 @@ from billing.models import PlanVersion
 from billing.rating import CLASSES, CardPrices
 from billing.selectors.usage import usage_of_all
 from billing.services.plans import latest_versions
-from control.operate.base import Desk, operator_page
+from control.operate.base import Desk, address_of, operator_page
 from control.operate.fields import CreditsField, NameField, NamesField, OperatorForm, rate_cards, tasks
 from control.operate.model_states import (
     DAYS,
@@ -64,7 +64,7 @@ _VIEWS = {"": "Everybody’s", "own": "Tenants’ own", "withdrawn": "Withdrawn"
 
 
 def catalogue_rows() -> QuerySet[PublicModel]:
-    """Return all models with what their state and price depend on."""
+    """Return all models with the rows that their state and price depend on."""
     rows = PublicModel.objects.select_related("adapter__base", "tenant", "project")
     return rows.prefetch_related("deployments", "tenant__subscriptions__version")
 
@@ -148,7 +148,7 @@ def models(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 def kinds_in_words(model: PublicModel) -> str:
-    """Return what the model is for."""
+    """Return the kinds of requests that the model serves, in words."""
     return ", ".join(KIND_WORDS.get(kind, kind) for kind in model.kinds)
 
 
@@ -197,7 +197,7 @@ def _plans(model: PublicModel, included: Sequence[PlanVersion], versions: Sequen
 @require_safe
 @operator_page("routing.view_publicmodel")
 def model(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
-    """Show one model: what it does now, what it costs, who may ask for it, and what leads to it."""
+    """Show one model: its state, traffic, price and cost, the plans that include it, and the rules that lead to it."""
     row = get_object_or_404(catalogue_rows(), pk=pk)
     live = live_of(request)
     states, prices = live.deployment_states(), live.prices()
@@ -263,11 +263,18 @@ def _weight(rule: RouteRule, row: PublicModel) -> str:
 
 
 def _chart(name: str) -> Any:
+    """Return the model's requests by day; a bar leads to them."""
     last = timezone.now().date()
     first = last - timedelta(days=DAYS - 1)
     days = [first + timedelta(days=number) for number in range(DAYS)]
     cells = {(day(one.day), ""): one.requests for one in usage_of_all(first, last) if one.model == name}
-    return stacked(cells, [day(one) for one in days], show=grouped, axis=short)
+    hrefs = {
+        day(one): address_of(
+            "operate-requests", model=name, since=f"{one}T00:00:00Z", until=f"{one + timedelta(days=1)}T00:00:00Z"
+        )
+        for one in days
+    }
+    return stacked(cells, [day(one) for one in days], show=grouped, axis=short, href=hrefs.__getitem__)
 
 
 def engine_page(pk: UUID) -> str:
@@ -323,7 +330,7 @@ def rates_table(card: CardPrices | None) -> Table | None:
 
 
 class ModelForm(OperatorForm):
-    """What an operator may change of a model that is there."""
+    """The fields of a model that an operator may change."""
 
     description = forms.CharField(max_length=300, required=False, help_text="Tenants read it beside the name.")
     kinds = NamesField(lambda: [kind.value for kind in Kind], label="For")

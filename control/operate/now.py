@@ -1,4 +1,4 @@
-"""What runs now, and what needs somebody."""
+"""The present state of the installation, and the failures that need somebody."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Light:
-    """One state of the strip: its word and colour, its figure with the period, a series, and where it leads."""
+    """A state of the strip: its word and colour, its figure with the period, a series, and its page."""
 
     name: str
     state: State
@@ -60,7 +60,7 @@ class Light:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A failing thing: what it is, since when it fails, whom it hits, what mends it, and the page for that."""
+    """A failure: its name, its beginning, the people that it hits, the remedy, and the page for that."""
 
     severity: State
     name: str
@@ -96,7 +96,7 @@ def now(request: HttpRequest, desk: Desk) -> HttpResponse:
 
 
 def needs_of(results: Sequence[NotedResult]) -> Iterator[Need]:
-    """Yield what is to be mended, the worst first, then the oldest."""
+    """Yield the failures, the worst first, then the oldest."""
     failing = [(one, finding) for one in results for finding in one.failing]
     failing.sort(key=lambda pair: (pair[0].severity, pair[1].since or pair[0].at))
     for one, finding in failing:

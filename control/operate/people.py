@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 from allauth.mfa.models import Authenticator
@@ -25,14 +24,17 @@ from django.views.decorators.http import require_http_methods, require_safe
 from base.database.connections import without_limits
 from base.errors import RoleError, ServiceError
 from control.belongings import erasure
-from control.operate.asks import Ask, answered, bound, to_copy
+from control.operate.asks import METHODS, Ask, ReasonForm, answered, bound, to_copy
 from control.operate.base import Desk, operator_page
-from control.operate.tenant import Section, key_state
+from control.operate.lists import Listing
+from control.operate.subject import Section
+from control.operate.tenant import key_state
 from control.operate.tenant_acts import WAIT_SECONDS
 from control.screens import audit as trail
 from control.screens.figures import moment, short_id
 from control.screens.forms import TypedForm
 from control.screens.tables import Button, Cell, Column, Row, State, Table
+from tenancy.audit.origin import because
 from tenancy.models import APIKey, AuditEvent, Membership, User
 from tenancy.services import links, people, roles
 
@@ -40,7 +42,6 @@ PAGE = 50
 MOST_TENANTS = 3
 KINDS = {"operators": "Operators", "members": "Members of tenants", "nobody": "Neither"}
 STATES = {"active": "Active", "deactivated": "Deactivated"}
-_METHODS = ["GET", "HEAD", "POST"]
 _MAY = {
     "viewer": "Sees everything, changes nothing.",
     "support": "Sees everything; revokes and renames keys, takes back invitations.",
@@ -50,51 +51,20 @@ _MAY = {
 SUPERUSER = "Everything; alone make superusers and sign-in links, and change somebody’s address."
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The filters of the list, as its address has them; pages begin behind the addresses `after` and `before`."""
+@dataclass(frozen=True)
+class Asked(Listing):
+    """The filters of the list; pages begin behind addresses."""
 
-    q: str = ""
     kind: str = ""
-    state: str = ""
-    after: str = ""
-    before: str = ""
 
     @classmethod
     def of(cls, data: QueryDict) -> Asked:
-        """Read the address; what makes no sense counts as not given."""
-        given = {name: data.get(name, "").replace("\0", "").strip()[:254] for name in cls.__slots__}
-        kind, state = given["kind"], given["state"]
-        return cls(**given | {"kind": kind if kind in KINDS else "", "state": state if state in STATES else ""})
+        """Read the address."""
+        return cls.read(data, {"kind": KINDS, "state": STATES})
 
-    @property
-    def is_filtered(self) -> bool:
-        """Whether only some of the people are asked for."""
-        return bool(self.q or self.kind or self.state)
-
-    def query(self, **changes: str) -> str:
-        """Return the address's query with `changes`."""
-        one = replace(self, **changes)
-        given = {name: getattr(one, name) for name in self.__slots__}
-        return "?" + urlencode({name: value for name, value in given.items() if value})
-
-    def page(self) -> tuple[list[User], str, str]:
-        """Return a page of people by address, and the queries of the pages before and after it."""
-        rows = self._rows()
-        if self.before:
-            found = list(rows.filter(email__lt=self.before).order_by("-email")[: PAGE + 1])
-            is_more, found = len(found) > PAGE, found[:PAGE][::-1]
-            is_first, is_last = not is_more, False
-        else:
-            found = list((rows.filter(email__gt=self.after) if self.after else rows)[: PAGE + 1])
-            is_first, is_last, found = not self.after, len(found) <= PAGE, found[:PAGE]
-        if not found:
-            return [], "", ""
-        previous = "" if is_first else self.query(before=found[0].email, after="")
-        return found, previous, "" if is_last else self.query(after=found[-1].email, before="")
-
-    def _rows(self) -> QuerySet[User]:
-        rows = User.objects.order_by("email")
+    def rows(self) -> QuerySet[User]:
+        """Return the people that match."""
+        rows = User.objects.all()
         member = Membership.objects.unscoped().filter(user=OuterRef("pk"), is_active=True)
         if self.q:
             rows = rows.filter(Q(email__icontains=self.q) | Q(name__icontains=self.q))
@@ -112,7 +82,7 @@ class Asked:
 def people_list(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Show people by address, and what each role of operators may."""
     asked = Asked.of(request.GET)
-    found, previous, following = asked.page()
+    found, previous, following = asked.turned(asked.rows(), PAGE, "email")
     memberships = _memberships(found) if desk.may("gateway.view_membership") else {}
     groups = _groups(found)
     rows = [
@@ -209,7 +179,7 @@ def person(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
     """Show a person: account, tenants, keys that they made, and what they did last."""
     user = get_object_or_404(User, pk=pk)
     groups = list(user.groups.order_by("name").values_list("name", flat=True))
-    factors = Authenticator.objects.filter(user=user).order_by("type").values_list("type", flat=True)
+    factors = list(Authenticator.objects.filter(user=user).order_by("type").values_list("type", flat=True))
     operator = f"yes: {role_in_words(user, groups)}" if user.is_staff else "no"
     facts = [
         ("Name", user.name or "–"),
@@ -232,12 +202,12 @@ def person(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
         table = trail.audit_table(list(events), trail.Asked(), for_operator=True, of_one=False)
         sections.append(Section("What they did last", table=table, buttons=more))
     context = desk.context(
-        page="people", person=user, state=state_of(user), sections=sections, actions=_actions(desk, user)
+        page="people", person=user, state=state_of(user), sections=sections, actions=_actions(desk, user, factors)
     )
     return render(request, "operate/person.html", context)
 
 
-_FACTORS = {"totp": "app", "recovery_codes": "recovery codes", "webauthn": "security key"}
+_FACTORS = {"totp": "app", "recovery_codes": "recovery codes", "webauthn": "passkey"}
 
 
 def _tenants_of(desk: Desk, user: User) -> Table:
@@ -276,7 +246,7 @@ def _keys_of(user: User) -> Table:
     return Table("Keys that they made", columns, rows, "They made none.", id="keys")
 
 
-def _actions(desk: Desk, user: User) -> list[Button]:
+def _actions(desk: Desk, user: User, factors: Sequence[str]) -> list[Button]:
     """Return what the operator may do with the account: nobody changes who may do more than they."""
     if user.email.endswith("@erased.invalid"):
         return []
@@ -293,6 +263,8 @@ def _actions(desk: Desk, user: User) -> list[Button]:
         if user.is_active:
             add("Sign-in link", "link")
         add("Change address", "address")
+        if factors and user != desk.user:
+            add("Reset second factor", "factors", "danger")
     if may_change and user != desk.user:
         add(*(("Deactivate", "deactivate", "danger") if user.is_active else ("Activate", "activate")))
     if desk.may("gateway.delete_user") and not user.is_staff:
@@ -339,7 +311,7 @@ class NewPersonForm(RoleForm):
     field_order = ("email", "name", "is_operator", "groups", "may_all")
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.add_user")
 def new(request: HttpRequest, desk: Desk) -> HttpResponseBase:
     """Make a person: an operator, as members of tenants are invited there."""
@@ -359,7 +331,7 @@ def new(request: HttpRequest, desk: Desk) -> HttpResponseBase:
     return answered(request, desk, ask, form, act)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def role(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Make a person an operator, or change or end that."""
@@ -382,7 +354,7 @@ class NameForm(forms.Form):
     name = forms.CharField(max_length=120, required=False)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def rename(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Give a person another name."""
@@ -396,13 +368,17 @@ def rename(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     return answered(request, desk, ask, NameForm(bound(request), initial={"name": user.name}), act)
 
 
+class ResetForm(ReasonForm, TypedForm):
+    """Why, and the address."""
+
+
 class AddressForm(forms.Form):
     """Another address."""
 
     email = forms.EmailField(label="New address")
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def address(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Have a mail ask the new address to confirm: for superusers."""
@@ -420,7 +396,7 @@ def address(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     return answered(request, desk, ask, AddressForm(bound(request)), act)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def sign_in_link(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Show a link that signs the person in once, within a quarter of an hour: for superusers."""
@@ -446,7 +422,27 @@ def _require_superuser(desk: Desk) -> None:
         raise RoleError("", "Only superusers may act as another person.")
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
+@operator_page("gateway.change_user")
+def reset_factors(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
+    """Remove a person's second factors, who has lost them: for superusers."""
+    user = get_object_or_404(User, pk=pk)
+
+    def act(asked: dict[str, Any]) -> str:
+        with because(asked["reason"]):
+            gone = roles.reset_second_factors(user=user, by=desk.user)
+        kinds = dict.fromkeys(_FACTORS.get(one, one) for one in gone)
+        return f"{user.email} signs in without a second factor now; removed: {', '.join(kinds)}."
+
+    follows = [
+        "From then on the password alone lets them in, until they set up another on their account page.",
+        "Be sure who asks for it: a thief of the password would ask for just this. They are told by mail.",
+    ]
+    ask = _ask(user, f"Reset the second factor of {user.email}", "Reset", follows=follows, is_danger=True)
+    return answered(request, desk, ask, ResetForm(bound(request), expected=user.email), act)
+
+
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def deactivate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Let a person in no more."""
@@ -464,7 +460,7 @@ def deactivate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     return answered(request, desk, ask, TypedForm(bound(request), expected=user.email), act)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.change_user")
 def activate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Let a deactivated person in again."""
@@ -478,7 +474,7 @@ def activate(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     return answered(request, desk, ask, forms.Form(bound(request)), act)
 
 
-@require_http_methods(_METHODS)
+@require_http_methods(METHODS)
 @operator_page("gateway.delete_user")
 def erase(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponseBase:
     """Say what goes and what stays; once the address is typed, erase the person for ever."""

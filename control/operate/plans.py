@@ -134,7 +134,7 @@ def _cut(name: str) -> str:
 
 
 def _comparison(chosen: Sequence[PlanCard]) -> Table:
-    """Return two plans' terms in a table, what is the same paler."""
+    """Return two plans' terms in a table, equal ones paler."""
     columns = [Column("Term", "name"), *(Column(_cut(one.plan.name), "wraps") for one in chosen)]
     left, right = (dict(terms_of(one.version)) if one.version else {} for one in chosen)
     names = list(left or right)
@@ -206,7 +206,7 @@ class PlanForm(OperatorForm):
 
 
 class PlanChangeForm(OperatorForm):
-    """What of a plan changes without new terms."""
+    """The fields of a plan that change without new terms."""
 
     name = forms.CharField(max_length=80)
     is_offered = forms.BooleanField(required=False, label="Offered to new tenants")
@@ -309,12 +309,12 @@ class TermsForm(OperatorForm):
 
     @property
     def first(self) -> list[forms.BoundField]:
-        """What every plan decides."""
+        """The terms that every plan decides."""
         return [self[name] for name in self.FIRST]
 
     @property
     def rest(self) -> list[forms.BoundField]:
-        """What most plans leave as it is."""
+        """The terms that most plans leave as they are."""
         return [self[name] for name in self.LAST]
 
     @property
@@ -366,7 +366,7 @@ def publish(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
 
 
 class MoveForm(OperatorForm):
-    """Where all tenants of a plan go, and when."""
+    """The plan that all tenants of another move to, and the moment."""
 
     renamed = {"plan": "to"}
 

@@ -214,7 +214,7 @@ class PricesForm(OperatorForm):
 
     @property
     def more(self) -> list[forms.BoundField]:
-        """What few lists have."""
+        """The rates that few lists have."""
         return self.group(self.MORE)
 
     @property

@@ -20,7 +20,7 @@ from billing.rating import charge, shares
 from billing.selectors.prices import BillLine
 from control.operate.base import Desk, operator_page
 from control.operate.fields import CreditsField, NameField, OperatorForm, models, plan_slugs, tasks
-from control.operate.model_wizard import conditions_of
+from control.operate.model_rules import conditions_of
 from control.operate.models import judged_rules
 from control.operate.words import CLASS_WORDS
 from control.screens.figures import share
@@ -117,7 +117,7 @@ class TryForm(OperatorForm):
 
     @property
     def more(self) -> list[forms.BoundField]:
-        """What most tries leave as it is."""
+        """The fields that most tries leave as they are."""
         return [self[name] for name in self.MORE]
 
     @property
@@ -151,7 +151,7 @@ class TryForm(OperatorForm):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a try: the route with its price lines, or why there is none."""
+    """The result of a try: the route with its price lines, or the reason for none."""
 
     route: Route | None = None
     refused: str = ""
@@ -245,7 +245,7 @@ def switch(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
 
 
 class RuleForm(OperatorForm):
-    """When a rule holds, what its requests are like, and what its models may cost."""
+    """The conditions of a rule, examples of its requests, and ceilings of its models' cost."""
 
     name = forms.CharField(max_length=80)
     is_active = forms.BooleanField(required=False, initial=True, label="On")

@@ -1,4 +1,4 @@
-"""What keeps the installation going: periodic jobs, checks, books, mail, backups, gateways, settings, versions."""
+"""The installation's upkeep: periodic jobs, checks, books, mail, backups, gateways, settings, versions."""
 
 from __future__ import annotations
 

@@ -1,186 +1,43 @@
-"""One tenant: its head with state, credit and actions, and a tab for each thing that it has."""
+"""One tenant: what it used, its people, keys and projects, and its audit trail."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
-from django.core import signing
 from django.db.models import Count, Q
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.middleware.csrf import get_token
-from django.shortcuts import get_object_or_404, render
 from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
-from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from base.units import format_credits
-from billing.models import CreditGrant, PlanVersion, ScheduledGrant, Subscription
-from billing.selectors.balances import Balance, balance_of
-from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
-from billing.selectors.usage import usage_by_day
+from billing.selectors.usage import MOST_RECORDED, TimeSum, recorded_by, usage_by_day
 from control.operate.base import Desk, operator_page
-from control.operate.tenants import DAYS, state_of
+from control.operate.subject import PAGE, SETTINGS, Section, Subject
+from control.operate.tenants import DAYS
 from control.screens import audit as trail
-from control.screens import viewing
-from control.screens.charts import Chart, Tile, stacked
-from control.screens.figures import amount, day, grouped, moment, short_id, show_charge, show_credits
+from control.screens.charts import stacked
+from control.screens.figures import moment, short_id, show_charge, show_credits
 from control.screens.key_forms import limits_in_words
 from control.screens.tables import Button, Cell, Column, Row, State, Table
-from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant
-from tenancy.services import tenants
-from tenancy.services.restrictions import LIMITS
-
-PAGE = 50
-_SALT = "control.operate.ledger"
-_TABS = (
-    ("Overview", "operate-tenant", ""),
-    ("Requests", "operate-requests", "billing.view_usagerecord"),
-    ("People", "operate-tenant-people", "gateway.view_membership"),
-    ("Keys", "operate-tenant-keys", "gateway.view_apikey"),
-    ("Projects", "operate-tenant-projects", "gateway.view_project"),
-    ("Wallet", "operate-tenant-wallet", "billing.view_wallet"),
-    ("Limits", "operate-tenant-limits", "billing.view_subscription"),
-    ("Audit", "operate-tenant-audit", "gateway.view_auditevent"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A part of a tab: any of a text, facts, a chart, a table, buttons, and actions with what follows from each."""
-
-    title: str
-    text: str = ""
-    facts: Sequence[tuple[str, Any]] = ()
-    chart: Chart | None = None
-    table: Table | None = None
-    buttons: Sequence[Button] = ()
-    choices: Sequence[tuple[Button, str]] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The tenant of a page, with what its head shows."""
-
-    tenant: Tenant
-    desk: Desk
-    subscription: Subscription | None
-    balance: Balance | None
-
-    @classmethod
-    def of(cls, desk: Desk, slug: str) -> Subject:
-        """Return the tenant named `slug`; 404 where there is none."""
-        tenant = get_object_or_404(Tenant, slug=slug)
-        sees_credit = desk.may("billing.view_wallet")
-        active = Subscription.objects.filter(tenant=tenant, state=Subscription.State.ACTIVE)
-        subscription = active.select_related("version__plan", "next_version__plan").first()
-        return cls(tenant, desk, subscription, balance_of(tenant.pk) if sees_credit else None)
-
-    def address(self, name: str = "", *args: Any) -> str:
-        """Return the address of a page or action of the tenant."""
-        return reverse(f"operate-tenant-{name}" if name else "operate-tenant", args=[self.tenant.slug, *args])
-
-    def buttons(self, *wanted: tuple[str, str, str], tone: str = "quiet", **options: Any) -> list[Button]:
-        """Return those of (name, action, permission) that the operator may do."""
-        return [
-            Button(name, self.address(action), tone=tone, **options)
-            for name, action, permission in wanted
-            if self.desk.may(permission)
-        ]
-
-    def actions(self) -> list[Button]:
-        """Return what stands in the head; of an erased tenant nothing is left to do."""
-        if self.tenant.erased_at is not None:
-            return []
-        found = self.buttons(("Grant credit", "grant", "billing.add_creditgrant"), tone="")
-        plan = ("Change plan", "plan", "billing.change_subscription")
-        if self.subscription is None:
-            plan = ("Choose a plan", "plan", "billing.add_subscription")
-        found += self.buttons(
-            plan, ("Invite", "invite", "gateway.add_invitation"), ("New key", "key-new", "gateway.add_apikey")
-        )
-        if viewing.may_view(self.desk.user, self.tenant):
-            found.append(Button("See as owner", self.address("view")))
-        ends = ("Suspend", "suspend") if self.tenant.is_active else ("Activate", "activate")
-        tone = "danger" if self.tenant.is_active else "quiet"
-        return found + self.buttons((*ends, "gateway.change_tenant"), tone=tone)
-
-    def tabs(self, current: str) -> list[tuple[str, str, bool]]:
-        """Return the tabs that the operator's role sees: name, address, and whether it is open."""
-        found = []
-        for title, name, needs in _TABS:
-            if needs and not self.desk.may(needs):
-                continue
-            if name == "operate-requests":
-                try:
-                    found.append((title, f"{reverse(name)}?{urlencode({'tenant': self.tenant.slug})}", False))
-                except NoReverseMatch:
-                    continue
-            else:
-                found.append((title, reverse(name, args=[self.tenant.slug]), name == current))
-        return found
-
-    def tiles(self) -> list[Tile]:
-        """Return the figures of its credit."""
-        if self.balance is None:
-            return []
-        one, href = self.balance, self.address("wallet")
-        overdraft = (
-            f"{show_credits(one.overdraft_limit)} of it overdraft" if one.overdraft_limit else "can be spent now"
-        )
-        return [
-            Tile("Available", amount(one.available, is_charge=False), overdraft, href),
-            Tile("Held", amount(one.held), "for requests that run", href),
-            Tile(
-                "Expires next",
-                amount(one.expiring, is_charge=False),
-                day(one.expires_at and one.expires_at.date(), "nothing"),
-                href,
-            ),
-        ]
-
-    def plan_in_words(self) -> str:
-        """Return the plan, and what becomes of it with its month."""
-        one = self.subscription
-        if self.tenant.erased_at is not None or not self.desk.may("billing.view_subscription"):
-            return ""
-        if one is None:
-            return "no plan: its requests are refused"
-        ends = day(one.granted_until and one.granted_until.date())
-        if one.is_ending:
-            return f"plan {one.version}, ends on {ends}"
-        return f"plan {one.version}" + (f", {one.next_version} from {ends} on" if one.next_version else "")
-
-    def page(self, request: HttpRequest, tab: str, sections: Sequence[Section], **more: Any) -> HttpResponse:
-        """Answer with a tab."""
-        context = self.desk.context(
-            page="tenants",
-            subject=self,
-            state=state_of(self.tenant, is_frozen=bool(self.balance and self.balance.is_frozen)),
-            sections=sections,
-            tab=tab,
-            shown_tabs=self.tabs(tab),
-            tiles=self.tiles(),
-            **more,
-        )
-        return render(request, "operate/tenant.html", context)
+from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant, User
 
 
 @require_safe
 @operator_page("gateway.view_tenant")
 def overview(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
-    """Show what the tenant used, what it is, and what else can be done with it."""
+    """Show the tenant's usage, its facts, and the rarer acts on it."""
     subject = Subject.of(desk, slug)
     tenant = subject.tenant
     sections = []
     if desk.may("billing.view_usagerecord"):
         sections.append(_used(tenant))
+        sections += _told_apart(tenant)
     facts: list[tuple[str, Any]] = [
         ("Name", tenant.name),
         ("Short name", tenant.slug),
@@ -191,16 +48,10 @@ def overview(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     ]
     if tenant.erased_at is not None:
         facts.append(("Erased", moment(tenant.erased_at)))
-    sections.append(Section("About it", facts=facts, buttons=_settings(subject)))
+    sections.append(Section("About it", facts=facts, buttons=subject.buttons(SETTINGS)))
     if choices := _others(subject):
         sections.append(Section("What else can be done", choices=choices))
     return subject.page(request, "operate-tenant", sections)
-
-
-def _settings(subject: Subject) -> list[Button]:
-    if subject.tenant.erased_at is not None:
-        return []
-    return subject.buttons(("Change settings", "settings", "gateway.change_tenant"))
 
 
 def _used(tenant: Tenant) -> Section:
@@ -230,6 +81,37 @@ def _used(tenant: Tenant) -> Section:
     )
     text = "" if chart.names else "Nothing was charged in these days."
     return Section(f"Credits charged in {DAYS} days", text, chart=chart)
+
+
+def _told_apart(tenant: Tenant) -> list[Section]:
+    """Return usage by endpoint, and by member in the chat, of the newest requests; nothing without any."""
+    until = timezone.now()
+    since = until - timedelta(days=DAYS)
+    by_endpoint, reached = recorded_by("month", tenant.pk, since, until, by=("endpoint",))
+    by_member, _ = recorded_by("month", tenant.pk, since, until, by=("user",), matching=Q(api_key=None))
+    emails = dict(User.objects.filter(pk__in={one.group[0] for one in by_member}).values_list("pk", "email"))
+    note = f"The newest {MOST_RECORDED:,} requests, since {reached:%-d %b, %H:%M} UTC." if reached else ""
+    tables = [
+        _sums("Endpoint", ((one.group[0] or "not noted", one) for one in by_endpoint), note),
+        _sums("Member in the chat", ((emails.get(one.group[0], "not known"), one) for one in by_member), note),
+    ]
+    return [Section(f"By {one.name.lower()}", table=one) for one in tables if one.rows]
+
+
+def _sums(name: str, found: Iterable[tuple[str, TimeSum]], note: str) -> Table:
+    """Return the sums of each group, the dearest first."""
+    sums: dict[str, TimeSum] = {}
+    for label, one in found:
+        sums[label] = sums[label].plus(one) if label in sums else one
+    columns = [
+        Column(name, "name"), Column("Requests", "number"), Column("Input", "number"), Column("Cached", "number"),
+        Column("Output", "number"), Column("Credits", "credits"),
+    ]  # fmt: skip
+    rows = [
+        Row([label, one.requests, one.input_tokens, one.cache_read_tokens, one.output_tokens, one.charge])
+        for label, one in sorted(sums.items(), key=lambda item: (-item[1].charge, item[0]))[:PAGE]
+    ]
+    return Table(name, columns, rows, note=note)
 
 
 def _others(subject: Subject) -> list[tuple[Button, str]]:
@@ -275,16 +157,12 @@ def people(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
         rows.append(Row(values, is_over=not one.is_active))
     buttons = [Column("Actions", "buttons", is_hidden=True)]
     table = Table("Members", columns + buttons * may_change, rows, "Nobody has joined yet.", id="members")
-    sections = [Section("Members", table=table, buttons=_inviting(subject))]
+    sections = [
+        Section("Members", table=table, buttons=subject.buttons(("Invite", "invite", "gateway.add_invitation")))
+    ]
     if desk.may("gateway.view_invitation"):
         sections.append(Section("Open invitations", table=_invitations(request, subject)))
     return subject.page(request, "operate-tenant-people", sections)
-
-
-def _inviting(subject: Subject) -> list[Button]:
-    if subject.tenant.erased_at is not None:
-        return []
-    return subject.buttons(("Invite", "invite", "gateway.add_invitation"))
 
 
 def _member_state(one: Membership) -> State:
@@ -345,7 +223,7 @@ def keys(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     table = Table(
         "Keys", columns, rows, "It has no key yet.", "?" if before else "", older, words=("Newest", "Older"), id="keys"
     )
-    making = [] if subject.tenant.erased_at else subject.buttons(("New key", "key-new", "gateway.add_apikey"))
+    making = subject.buttons(("New key", "key-new", "gateway.add_apikey"))
     sections = [Section("Keys", table=table, buttons=making)]
     if desk.may("gateway.view_adminapikey"):
         sections.append(Section("Admin keys", table=_admin_keys(request, subject)))
@@ -403,248 +281,8 @@ def projects(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
             values.append(acts if one.is_active else [])
         rows.append(Row(values, is_over=not one.is_active))
     table = Table("Projects", columns, rows, "It has no project.", id="projects")
-    making = [] if subject.tenant.erased_at else subject.buttons(("New project", "project-new", "gateway.add_project"))
+    making = subject.buttons(("New project", "project-new", "gateway.add_project"))
     return subject.page(request, "operate-tenant-projects", [Section("Projects", table=table, buttons=making)])
-
-
-@require_safe
-@operator_page("gateway.view_tenant", "billing.view_wallet")
-def wallet(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
-    """Show grants with what is left of them, and the ledger with its running balance."""
-    subject = Subject.of(desk, slug)
-    if subject.balance is None:
-        return subject.page(request, "operate-tenant-wallet", [Section("Wallet", "It has no wallet yet.")])
-    freeze = "Unfreeze" if subject.balance.is_frozen else "Freeze"
-    acts: list[Button] = []
-    if subject.tenant.erased_at is None:
-        acts = subject.buttons(
-            ("Grant credit", "grant", "billing.add_creditgrant"),
-            ("Adjust", "adjust", "billing.add_ledgertransfer"),
-            (freeze, "freeze", "billing.change_wallet"),
-        )
-    sections = []
-    before = _cursor(request)
-    if desk.may("billing.view_creditgrant") and before is None:
-        sections += [Section("Grants", table=_grants(subject, subject.balance.wallet), buttons=acts)]
-    if desk.may("billing.view_ledgertransfer"):
-        sections += [Section("Ledger", table=_ledger(subject.balance.wallet, before))]
-    return subject.page(request, "operate-tenant-wallet", sections)
-
-
-def _grants(subject: Subject, wallet_id: UUID) -> Table:
-    """Return the grants: those to come, those with something left in the order in which they are burnt, then the
-    newest that are over.
-    """
-    may_end = subject.desk.may("billing.add_creditgrant")
-    columns = [
-        Column("Grant", "name"),
-        Column("State", "state"),
-        Column("Given", "balance"),
-        Column("Left", "balance"),
-        Column("Expires", "time"),
-        Column("From", "time"),
-    ] + [Column("Actions", "buttons", is_hidden=True)] * may_end
-    rows = []
-    for coming in ScheduledGrant.objects.filter(wallet=wallet_id).order_by("begins_at")[:5]:
-        name = Cell(coming.get_kind_display(), detail=coming.reason)
-        values = [name, State("To come", "warn"), coming.amount, None, coming.expires_at, coming.begins_at]
-        rows.append(Row([*values, *[[]] * may_end]))
-    mine = CreditGrant.objects.filter(wallet=wallet_id)
-    left = list(mine.filter(remaining__gt=0).order_by("priority", "expires_at", "created_at")[:PAGE])
-    over = list(mine.filter(remaining=0).order_by("-created_at")[:10])
-    for one in [*left, *over]:
-        values = [
-            Cell(one.get_kind_display(), detail=_paid(one) or _source(one)),
-            _grant_state(one),
-            one.amount,
-            one.remaining,
-            one.expires_at or SafeString("never"),
-            one.effective_at,
-        ]
-        if may_end:
-            acts = [Button("Void", subject.address("void", one.pk), f"{one.get_kind_display()} grant", tone="danger")]
-            if one.paid_amount is not None:
-                acts.insert(0, Button("Refund", subject.address("refund", one.pk), "the grant"))
-            is_open = one.remaining and one.voided_at is None and one.expired_at is None
-            values.append(acts if is_open else [])
-        rows.append(Row(values, is_over=not one.remaining))
-    return Table("Grants", columns, rows, "Nothing was granted yet.", id="grants")
-
-
-def _paid(grant: CreditGrant) -> str:
-    if grant.paid_amount is None:
-        return ""
-    paid = f"{money(grant.paid_amount, grant.currency)} paid"
-    if grant.refunded_amount is None:
-        return paid
-    return f"{paid}, {money(grant.refunded_amount, grant.currency)} paid back ({grant.refund_reference})"
-
-
-def _source(grant: CreditGrant) -> str:
-    return "" if grant.source.startswith(("month:", "upgrade:", "operator", "admin")) else grant.source
-
-
-def money(minor: int, currency: str) -> str:
-    """Return an amount of money; most currencies have a hundred minor units."""
-    if currency in _WHOLE:
-        return f"{grouped(minor)} {currency}"
-    return f"{minor // 100:,}.{minor % 100:02d} {currency}"
-
-
-_WHOLE = frozenset(
-    {"BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF"}
-)
-
-
-def _grant_state(grant: CreditGrant) -> State:
-    if grant.refunded_amount is not None:
-        return State("Refunded")
-    if grant.voided_at is not None:
-        return State("Voided")
-    if grant.expired_at is not None:
-        return State("Expired")
-    return State("Open", "good") if grant.remaining else State("Used up")
-
-
-_CODES = {
-    1: "Granted", 2: "Charged", 3: "Corrected charge", 4: "Expired", 5: "Voided", 6: "Adjusted",
-    7: "Overdraft repaid", 8: "Refunded",
-}  # fmt: skip
-
-
-def _ledger(wallet_id: UUID, before: LedgerCursor | None) -> Table:
-    page = ledger_of(wallet_id, limit=PAGE, before=before)
-    columns = [
-        Column("Booked", "time"),
-        Column("What"),
-        Column("Credits", "balance"),
-        Column("Balance after", "balance"),
-        Column("Why", "wraps"),
-    ]
-    rows = [
-        Row([line.transfer.booked_at, _CODES[line.transfer.code], line.amount, line.balance, _why(line)])
-        for line in page.lines
-    ]
-    older = ""
-    if page.next is not None:
-        older = "?" + urlencode({"before": signing.dumps([page.next.id, page.next.balance], salt=_SALT)}) + "#ledger"
-    newest = "?" if before else ""
-    return Table(
-        "Ledger", columns, rows, "Nothing has moved yet.", newest, older, words=("Newest", "Older"), id="ledger"
-    )
-
-
-def _why(line: LedgerLine) -> Any:
-    transfer = line.transfer
-    if transfer.request is not None:
-        try:
-            return Cell(f"request …{str(transfer.request)[-8:]}", reverse("operate-request", args=[transfer.request]))
-        except NoReverseMatch:
-            return short_id(transfer.request)
-    return Cell(transfer.reason, detail=transfer.actor if "@" in transfer.actor else "")
-
-
-def _cursor(request: HttpRequest) -> LedgerCursor | None:
-    """Return where the page of the ledger begins, signed since it carries a balance; 404 for another text."""
-    if not (text := request.GET.get("before", "")):
-        return None
-    try:
-        identifier, balance = signing.loads(text, salt=_SALT)
-    except (signing.BadSignature, ValueError):
-        raise Http404 from None
-    return LedgerCursor(identifier, balance)
-
-
-@require_safe
-@operator_page("gateway.view_tenant", "billing.view_subscription")
-def limits(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
-    """Show what the plan lets the tenant do, how long it keeps what, and the limits of single keys."""
-    subject = Subject.of(desk, slug)
-    tenant, one = subject.tenant, subject.subscription
-    change = ("Change plan", "plan", "billing.change_subscription")
-    sections = []
-    if one is None:
-        choose = [] if tenant.erased_at else subject.buttons(("Choose a plan", "plan", "billing.add_subscription"))
-        sections.append(Section("Plan", "It has no plan: its requests are refused.", buttons=choose))
-    else:
-        months = [("Months counted from", moment(one.anchor)), ("In the zone", one.time_zone)]
-        ends = subject.buttons(change, ("End subscription", "end", "billing.change_subscription"))
-        sections.append(Section(f"Plan {one.version}", facts=[*terms_in_words(one.version), *months], buttons=ends))
-    kept = [
-        ("Stored responses", tenant.get_response_storage_display()),
-        ("Tools that would run at a provider", tenant.get_hosted_tools_display()),
-        *((name, _days(tenant, field)) for field, name in KEPT.items()),
-    ]
-    sections.append(Section("What it keeps", facts=kept, buttons=_settings(subject)))
-    if desk.may("gateway.view_apikey"):
-        sections.append(Section("Keys with limits of their own", table=_limited_keys(subject)))
-    return subject.page(request, "operate-tenant-limits", sections)
-
-
-KEPT = {
-    "response_days": "Stored responses are kept",
-    "file_days": "Files are kept",
-    "batch_days": "Batches that have ended are kept",
-    "refusal_days": "Refused requests are kept",
-}
-
-
-def _days(tenant: Tenant, name: str) -> str:
-    own = getattr(tenant, name)
-    return f"{own} days" if own is not None else f"{tenants.most_days(name)} days, as this installation"
-
-
-def terms_in_words(version: PlanVersion) -> list[tuple[str, str]]:
-    """Return a plan's terms: what each is of, and the figures."""
-    found = [
-        ("Requests", _rate(grouped(version.request_limit), version.request_period_s, grouped(version.request_burst))),
-        ("Credits", _rate(_exactly(version.credit_limit), version.credit_period_s, _exactly(version.credit_burst))),
-        ("Requests at the same time", grouped(version.concurrency)),
-        ("Credits a month", _exactly(version.monthly_credits)),
-        ("Models", ", ".join(version.allowed_models) or "all, also those to come"),
-        ("Adapters of its own", grouped(version.adapters)),
-        ("Share of the engine", f"× {version.weight / 1000:g}"),
-    ]
-    if version.token_limit is not None:
-        burst = grouped(version.token_burst or version.token_limit)
-        found.insert(2, ("Tokens", _rate(grouped(version.token_limit), version.token_period_s, burst)))
-    if version.priority:
-        found.append(("Priority", str(version.priority)))
-    if version.multiplier_bp != 10_000:
-        found.append(("Prices", f"× {version.multiplier_bp / 10_000:g}"))
-    if (version.flex_bp, version.priority_bp) != (10_000, 10_000):
-        found.append(("Flex", f"× {version.flex_bp / 10_000:g}"))
-        found.append(("Priority requests", f"× {version.priority_bp / 10_000:g}"))
-    if version.overage == PlanVersion.Overage.OVERDRAFT:
-        found.append(("Overdraft", f"{_exactly(version.overdraft_limit)} credits"))
-    return found
-
-
-def _exactly(micro: int) -> str:
-    return format_credits(micro, separator=",")
-
-
-def _rate(number: str, seconds: int, burst: str) -> str:
-    period = {60: "a minute", 3600: "an hour", 86_400: "a day"}.get(seconds)
-    if period is None:
-        period = f"in {seconds // 3600} hours" if seconds % 3600 == 0 else f"in {grouped(seconds)} s"
-    return f"{number} {period}, at most {burst} at once"
-
-
-def _limited_keys(subject: Subject) -> Table:
-    rates = [Q(**{f"{name}__isnull": False}) for name, limit in LIMITS.items() if not limit.is_spend]
-    limited = ~Q(allowed_models=[]) | ~Q(networks=[]) | Q(budget__isnull=False)
-    for one in rates:
-        limited |= one
-    found = APIKey.objects.of(subject.tenant).filter(limited, revoked_at=None).select_related("project", "budget")
-    rows = [
-        Row([Cell(one.name, detail=f"…{one.last_four}"), one.project.name, "; ".join(limits_in_words(one)) or "none"])
-        for one in found.order_by("-id")[:PAGE]
-    ]
-    columns = [Column("Key", "name"), Column("Project", "wraps"), Column("Limits", "wraps")]
-    return Table(
-        "Keys with limits of their own", columns, rows, "All keys may do what the plan lets them.", id="limits"
-    )
 
 
 @require_safe

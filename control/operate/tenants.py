@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet, Subquery
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse, QueryDict, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.template.loader import render_to_string
@@ -24,8 +22,10 @@ from django.views.decorators.http import require_http_methods, require_safe
 from base.units import format_credits
 from billing.models import Plan, Subscription, Wallet
 from billing.selectors.usage import charges_by_day, charges_of
+from control.belongings.download import csv_of
 from control.operate.asks import Ask, answered, bound, to_copy
 from control.operate.base import Desk, operator_page
+from control.operate.lists import Listing, beyond
 from control.screens.charts import spark
 from control.screens.figures import cell
 from control.screens.tables import Cell, Column, Row, State, Table
@@ -47,32 +47,16 @@ _COLUMNS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The filters of the list, as its address has them; `after` and `before` are the slugs that pages begin behind."""
+@dataclass(frozen=True)
+class Asked(Listing):
+    """The filters of the list; pages begin behind slugs."""
 
-    q: str = ""
-    state: str = ""
     plan: str = ""
-    after: str = ""
-    before: str = ""
 
     @classmethod
     def of(cls, data: QueryDict) -> Asked:
-        """Read the address; what makes no sense counts as not given."""
-        given = {name: data.get(name, "").replace("\0", "").strip()[:120] for name in cls.__slots__}
-        return cls(**given | {"state": given["state"] if given["state"] in STATES else ""})
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether only some of the tenants are asked for."""
-        return bool(self.q or self.state or self.plan)
-
-    def query(self, **changes: str) -> str:
-        """Return the address's query with `changes`."""
-        one = replace(self, **changes)
-        given = {name: getattr(one, name) for name in self.__slots__}
-        return "?" + urlencode({name: value for name, value in given.items() if value})
+        """Read the address."""
+        return cls.read(data, {"state": STATES})
 
     def rows(self) -> QuerySet[Tenant]:
         """Return the tenants that match by name, each with plan, available credit and the wallet's state."""
@@ -95,33 +79,13 @@ class Asked:
             wallet_state=Subquery(wallet.values("state")[:1]),
         )
 
-    def page(self) -> tuple[list[Any], str, str]:
-        """Return a page of tenants, and the queries of the pages before and after it."""
-        rows, edge = self.rows(), self.after or self.before
-        name = Tenant.objects.filter(slug=edge).values_list("name", flat=True).first() if edge else None
-        is_back = bool(self.before and name is not None)
-        if is_back:
-            rows = rows.filter(Q(name__lt=name) | Q(name=name, slug__lt=edge)).order_by("-name", "-slug")
-        elif name is not None:
-            rows = rows.filter(Q(name__gt=name) | Q(name=name, slug__gt=edge))
-        found = list(rows[: PAGE + 1])
-        is_more, found = len(found) > PAGE, found[:PAGE]
-        if is_back:
-            found.reverse()
-        if not found:
-            return [], "", ""
-        is_first, is_last = (not is_more, False) if is_back else (name is None, not is_more)
-        previous = "" if is_first else self.query(before=found[0].slug, after="")
-        following = "" if is_last else self.query(after=found[-1].slug, before="")
-        return found, previous, following
-
 
 @require_safe
 @operator_page("gateway.view_tenant")
 def tenant_list(request: HttpRequest, desk: Desk) -> HttpResponse:
     """Show the tenants by name."""
     asked = Asked.of(request.GET)
-    found, previous, following = asked.page()
+    found, previous, following = asked.turned(asked.rows(), PAGE, "name", "slug")
     empty = "No tenant matches these filters." if asked.is_filtered else "There is no tenant yet: make the first one."
     table = Table(
         "Tenants", _COLUMNS, _rows(desk, found), empty, previous, following, words=("Previous", "Next"), id="tenants"
@@ -177,28 +141,34 @@ def state_of(tenant: Tenant, *, is_frozen: bool = False) -> State:
 
 @require_safe
 @operator_page("gateway.view_tenant", "billing.view_wallet", "billing.view_usagerecord")
-def tenants_csv(request: HttpRequest, desk: Desk) -> HttpResponse:
-    """Answer with all tenants that match the filters; credits are exact."""
-    response = HttpResponse(content_type="text/csv; charset=utf-8")
-    response.headers["Content-Disposition"] = f'attachment; filename="tenants-{timezone.now():%Y-%m-%d}.csv"'
-    out = csv.writer(response)
-    out.writerow(["slug", "name", "state", "plan", "available_credits", f"charged_{DAYS}_days_credits", "created"])
+def tenants_csv(request: HttpRequest, desk: Desk) -> StreamingHttpResponse:
+    """Answer with all tenants that match the filters, made while they are sent; credits are exact."""
+    return csv_of(desk.user.pk, "tenants", _lines(Asked.of(request.GET)))
+
+
+def _lines(asked: Asked) -> Iterator[list[list[str]]]:
+    yield [["slug", "name", "state", "plan", "available_credits", f"charged_{DAYS}_days_credits", "created"]]
     today = timezone.now().date()
-    for some in _in_chunks(Asked.of(request.GET)):
+    for some in _in_chunks(asked):
         charges = charges_of([one.pk for one in some], today - timedelta(days=DAYS - 1), today)
-        for one in some:
-            state = state_of(one, is_frozen=one.wallet_state == Wallet.State.FROZEN).word.lower()
-            charge = format_credits(charges.get(one.pk, 0))
-            available = "" if one.available is None else format_credits(one.available)
-            plan = cell(one.plan_name or "")
-            out.writerow([one.slug, cell(one.name), state, plan, available, charge, f"{one.created_at:%Y-%m-%d}"])
-    return response
+        yield [
+            [
+                one.slug,
+                cell(one.name),
+                state_of(one, is_frozen=one.wallet_state == Wallet.State.FROZEN).word.lower(),
+                cell(one.plan_name or ""),
+                "" if one.available is None else format_credits(one.available),
+                format_credits(charges.get(one.pk, 0)),
+                f"{one.created_at:%Y-%m-%d}",
+            ]
+            for one in some
+        ]
 
 
 def _in_chunks(asked: Asked) -> Iterator[list[Any]]:
     rows, last = asked.rows(), None
     while True:
-        after = rows if last is None else rows.filter(Q(name__gt=last.name) | Q(name=last.name, slug__gt=last.slug))
+        after = rows if last is None else rows.filter(beyond(("name", "slug"), (last.name, last.slug)))
         found = list(after[:_IN_CSV])
         if found:
             yield found

@@ -1,4 +1,4 @@
-"""Words for what the database has under names of its own."""
+"""Words in place of the database's names."""
 
 from __future__ import annotations
 

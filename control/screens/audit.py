@@ -65,11 +65,15 @@ _OWN = {  # what isn't told by one of the three verbs, in words that go before t
     "sign_in.succeeded": "signed in",
     "sign_in.failed": "failed to sign in as",
     "user.groups": "changed the roles of",
+    "user.signed_out": "ended other sessions of",
     "user.exported": "exported the person",
     "user.erased": "erased the person",
     "tenant.exported": "exported the tenant",
     "tenant.erased": "erased the tenant",
     "tenant.viewed": "looked at the pages of the tenant",
+    "conversation.shared": "shared a conversation:",
+    "conversation.unshared": "withdrew a shared conversation:",
+    "conversation.deleted": "deleted a shared conversation:",
     "invitation.created": "invited",
     "invitation.deleted": "took back the invitation of",
     "invitation.accepted": "accepted the invitation",
@@ -86,7 +90,7 @@ _OWN = {  # what isn't told by one of the three verbs, in words that go before t
 }
 ACTIONS = {f"{word}.{verb}": f"{_VERBS[verb]} the {noun}" for word, noun in NOUNS.items() for verb in _VERBS} | _OWN
 KINDS = {
-    "access": ("Tenants and people", ("tenant", "project", "membership", "invitation", "user")),
+    "access": ("Tenants and people", ("tenant", "project", "membership", "invitation", "user", "conversation")),
     "sign_ins": ("Signing in", ("sign_in", "sign_in_link", "second_factor")),
     "keys": ("Keys", ("key", "admin_key")),
     "credit": ("Credit and subscriptions", ("credit", "wallet", "subscription")),
@@ -200,7 +204,7 @@ class Asked:
 
     @classmethod
     def of(cls, data: QueryDict, place: str = "") -> Asked:
-        """Read the address; what makes no sense counts as not given."""
+        """Read the address; a value that can't be read counts as not given."""
         action = data.get("action", "")
         return cls(
             who=_text(data, "who"),
@@ -324,7 +328,7 @@ def capitalised(text: str) -> str:
 
 
 def phrase_of(event: AuditEvent) -> str:
-    """Return what was done, in words that go before the object's name."""
+    """Return the act in words that go before the object's name."""
     word, _, verb = event.action.partition(".")
     if verb == "changed" and (said := _SAID.get(word)) is not None:
         name, by_value = said

@@ -49,7 +49,7 @@ class MomentField(forms.DateTimeField):
         )
 
     def clean(self, value: Any) -> Any:
-        """Return the moment; refuse one that has gone by."""
+        """Return the moment; refuse a past one."""
         moment = super().clean(value)
         if moment is not None and moment <= timezone.now():
             raise ValidationError("Choose a moment that is still to come.")
@@ -68,7 +68,7 @@ class OnceForm(forms.Form):
 
 
 class TypedForm(forms.Form):
-    """A confirmation: the name of what is meant has to be typed."""
+    """A confirmation by the typed name of the object."""
 
     typed = forms.CharField(
         max_length=300, widget=forms.TextInput(attrs={"autocomplete": "off", "spellcheck": "false"})

@@ -78,7 +78,7 @@ class RestrictionsForm(forms.Form):
         return forms.IntegerField(required=False, min_value=limit.least, max_value=limit.most, label=limit.words)
 
     def restrictions(self) -> Restrictions:
-        """Return what was chosen."""
+        """Return the choice."""
         asked = self.cleaned_data
         return Restrictions.named({**asked, "networks": asked["networks"].split()})
 
@@ -119,7 +119,7 @@ class KeyTermsForm(RestrictionsForm):
 
     @property
     def limits(self) -> list[forms.BoundField]:
-        """The fields of rates and of what it may spend."""
+        """The fields of rates and of budgets."""
         return [self[name] for name in LIMITS]
 
     def scopes(self) -> list[str]:
@@ -135,7 +135,7 @@ class KeyTermsForm(RestrictionsForm):
         return named | self.restrictions().by_name()
 
     def refuse(self, error: ServiceError) -> None:
-        """Show what a service found wrong beside its field."""
+        """Show a service's refusal beside its field."""
         field = {"expires_at": "expires", "scopes": "access"}.get(error.field, error.field)
         self.add_error(field if field in self.fields else None, error.message)
 

@@ -1,4 +1,4 @@
-"""One request on one page, ran, running or refused: what it was, cost and waited for, and why it went where it went."""
+"""A request on one page, ran, running or refused: its facts, cost and waits, and the reasons of its route."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def _ways_out(viewer: Viewer, line: RefusedRequest) -> list[Link]:
 
 @dataclass(frozen=True, slots=True)
 class ClassLine:
-    """One line of what a request cost: tokens, credits per million of them, and µcr; None where nothing was charged."""
+    """A line of a request's bill: tokens, credits per million of them, and µcr; None where nothing was charged."""
 
     name: str
     tokens: int | None

@@ -5,13 +5,11 @@ Both sides show it: a tenant its own requests, the operator everybody's.
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from io import StringIO
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
@@ -27,7 +25,7 @@ from base.units import format_credits
 from billing.models import Hold, UsageRecord
 from billing.selectors import requests as ran
 from billing.selectors.requests import MOST_READ, Unit, Wanted
-from control.belongings.download import sent
+from control.belongings.download import csv_of
 from control.screens.charts import Chart, stacked
 from control.screens.figures import cell, grouped, is_of_our_time, short
 from control.screens.tables import Cell, Column, Row, State, Table
@@ -142,7 +140,7 @@ _NO_FILTER: dict[str, Any] = {
 
 
 def asked_of(viewer: Viewer, data: QueryDict) -> Asked:
-    """Read the query; what makes no sense counts as not given."""
+    """Read the query; a value that can't be read counts as not given."""
     hours = data.get("hours", "")
     state, exact = data.get("state", ""), data.get("exact", "")
     return Asked(
@@ -352,20 +350,20 @@ class Requests:
             id="requests",
         )
 
-    def csv(self) -> Iterator[str]:
-        """Yield the lines of all pages, at most `MOST_LINES`."""
-        yield _csv(
-            [
-                *("time", "request", "tenant", "state", "status", "end", "model", "endpoint", "key_name", "api_key"),
-                *("member", "input_tokens", "cached_tokens", "output_tokens", "credits", "exact", "waived"),
-                *("first_token_ms", "duration_ms", "message"),
-            ]
+    def csv(self) -> Iterator[list[list[Any]]]:
+        """Yield the lines of all pages for a CSV, at most `MOST_LINES`."""
+        head = (
+            *("time", "request", "tenant", "state", "status", "end", "model", "endpoint", "key_name", "api_key"),
+            *("member", "input_tokens", "cached_tokens", "output_tokens", "credits", "exact", "waived"),
+            *("first_token_ms", "duration_ms", "message"),
         )
+        yield [list(head)]
         requests, left = Requests(replace(self.asked, before=None, after=None)), MOST_LINES
         while left > 0:
             page = requests.page(500)
             names = self._names(page.lines)
-            yield "".join(_csv(_values(line, names)) for line in page.lines)
+            values = (_values(line, names) for line in page.lines)
+            yield [[cell(one) if isinstance(one, str) else one for one in line] for line in values]
             left -= len(page.lines)
             if page.older is None:
                 return
@@ -504,12 +502,6 @@ def _blank(value: Any) -> Any:
     return "" if value is None else str(value).lower() if isinstance(value, bool) else value
 
 
-def _csv(values: Sequence[Any]) -> str:
-    out = StringIO()
-    csv.writer(out).writerow([cell(value) if isinstance(value, str) else value for value in values])
-    return out.getvalue()
-
-
 def answer(request: HttpRequest, viewer: Viewer, context: dict[str, Any]) -> HttpResponse:
     """Answer with the list, or with the request whose id is asked for; `context` is that of the side's pages."""
     text = request.GET.get("id", "").strip()[:200]
@@ -543,9 +535,5 @@ def answer(request: HttpRequest, viewer: Viewer, context: dict[str, Any]) -> Htt
 
 def answer_csv(request: HttpRequest, viewer: Viewer, owner: UUID) -> StreamingHttpResponse:
     """Answer with the list as CSV, made while it is sent."""
-    pieces = (line.encode() for line in Requests(asked_of(viewer, request.GET)).csv())
-    response = StreamingHttpResponse(sent(owner, pieces), content_type="text/csv; charset=utf-8")
     name = f"requests-{viewer.tenant.slug}" if viewer.tenant else "requests"
-    response.headers["Content-Disposition"] = f'attachment; filename="{name}-{timezone.now():%Y-%m-%d}.csv"'
-    response.headers["Cache-Control"] = "no-store"
-    return response
+    return csv_of(owner, name, Requests(asked_of(viewer, request.GET)).csv())

@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 
 class Rows(Protocol):
-    """Where the answer's row is, as a follower needs it."""
+    """The store of an answer's row, as a follower needs it."""
 
     async def look(self, run: UUID) -> Found | None: ...
 

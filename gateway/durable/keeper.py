@@ -1,4 +1,4 @@
-"""One run of an endpoint whose answer is kept: what the endpoint sends goes into a log instead of to a client.
+"""A run of an endpoint whose answer is kept: its messages go into a log instead of to a client.
 
 The answer is stored when it is complete and before anything of it is settled; only then do its readers get its end. So
 whatever a gateway's death leaves behind is either a stored answer, which is charged, or none, which is not.
@@ -30,7 +30,7 @@ log = structlog.get_logger(__name__)
 
 
 class Shelf(Protocol):
-    """Where answers are stored, as a keeper needs it."""
+    """The store of answers, as a keeper needs it."""
 
     async def store(
         self, run: UUID, answer: Stored, closings: Closings, also: list[Callable[[], object]]

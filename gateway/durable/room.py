@@ -1,4 +1,4 @@
-"""How much of the database the answers kept for one tenant may take, until they expire."""
+"""The bound on the bytes of the answers kept for one tenant until they expire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to do about an error of the API: for people, where its message doesn't say it already."""
+"""Remedies for errors of the API: for people, where the message doesn't say them already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a request would go now, and why, without running it."""
+"""The route of a request and its reasons, without running it."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
 
 
 class Phase(IntEnum):
-    """How far an answer has come."""
+    """The progress of an answer."""
 
     WAITING = 0
     OPEN = 1  # its first token has come
@@ -240,7 +240,7 @@ class Generation:
 
     @property
     def route(self) -> Route:
-        """Where it runs."""
+        """The placement of the request."""
         return self._admitted.placement.route
 
     @property

@@ -98,7 +98,7 @@ class EventBuffer:
 
 
 def _size(delta: Delta) -> int:
-    """How many characters a Delta counts as: its texts, and about what each log-probability takes in writing.
+    """The characters that a Delta counts as: its texts, and an estimate for each log-probability.
 
     Those of the prompt don't count: all of them come at once, before anybody could have read one.
     """

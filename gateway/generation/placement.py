@@ -66,7 +66,7 @@ log = structlog.get_logger(__name__)
 
 
 class Reach(IntEnum):
-    """How far a request may move: the hold pays for its deployment's price, and a client may know its model's name."""
+    """Bounds on moving a request: the hold pays its deployment's price, and a client may know its model's name."""
 
     DEPLOYMENT = 0
     MODEL = 1
@@ -92,7 +92,7 @@ class _Besides:
 
 
 class Placement:
-    """Where one request runs: its `route` and, while it is there, its `flight`.
+    """The place of a request: its `route` and, while it runs there, its `flight`.
 
     `labelling` is what it asks of a classifier, where that answers a chat. `failed` has the replicas that didn't take
     or didn't keep it, `unserved` those whose adapter alone (by its id) didn't, each with the reason: the base and its

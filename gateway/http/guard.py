@@ -146,7 +146,7 @@ class _Exchange:
 
     @property
     def sender(self) -> Sender | None:
-        """Who asks; None where the tenant isn't known."""
+        """The caller; None where the tenant isn't known."""
         known = self.caller
         if known.get("tenant") is None:
             return None
@@ -154,7 +154,7 @@ class _Exchange:
 
     @property
     def _error_body(self) -> ErrorBody:
-        """How errors are rendered: as the route's API does, or as Anthropic's for its clients, whatever they ask."""
+        """The form of errors: that of the route's API, or Anthropic's for its clients at any route."""
         return anthropic_error if header_of(self._scope, ANTHROPIC) is not None else self.route.error_body
 
     @property

@@ -76,7 +76,7 @@ class Breaker:
 
     @property
     def _rest(self) -> float:
-        """How many seconds of its wait are left."""
+        """The seconds that are left of its wait."""
         return 0.0 if self._opened_at is None else self._opened_at + self._seconds - self._clock()
 
     @property
@@ -150,7 +150,7 @@ TTFT_SECONDS = 300.0  # older ones say nothing: who was too slow gets no request
 
 @dataclass(frozen=True, slots=True)
 class AdapterPlace:
-    """How an adapter is at one replica of its base: "ready", "refused", "loading" or "not ready", with the reason.
+    """An adapter's state at one replica of its base: "ready", "refused", "loading" or "not ready", with the reason.
 
     A ready one that isn't `in_memory` is read when the next request wants it.
     """
@@ -193,7 +193,7 @@ class EngineEntry:
 
     @property
     def load(self) -> int:
-        """How many tokens it has to compute for this gateway and, by its own count of requests, for others."""
+        """The tokens that it has to compute for this gateway and, by its own count of requests, for others."""
         others = max(0, self.health.running + self.health.waiting - self.requests)
         return self.uncached + RUNNING_TOKENS * (self.requests + others)
 

@@ -1,4 +1,4 @@
-"""How near the text of a request comes to the examples of routing rules, by an embedding model of the catalogue.
+"""The similarity of a request's text to the examples of routing rules, by an embedding model of the catalogue.
 
 The examples' own vectors are read beside requests (`read`), for the first time before the gateway is ready (`unread`);
 a request costs one embedding of its text, and nothing where its tenant sent that text lately. It waits for its turn

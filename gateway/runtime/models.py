@@ -32,7 +32,7 @@ class TaskState(models.Model):
 
 
 class Observation(models.Model):
-    """What one part of the installation noted last of itself, for its checks (`gateway.runtime.observed`)."""
+    """The last note of one part of the installation on itself, for its checks (`gateway.runtime.observed`)."""
 
     class Kind(models.TextChoices):
         CHECK = "check", "result of a check"
@@ -54,7 +54,7 @@ class Observation(models.Model):
 
 
 class RefusalCount(models.Model):
-    """How often one key (or, without one, chat) of a tenant was refused for one reason in one minute.
+    """The refusals of one key of a tenant (or, without one, of the chat) for one reason in one minute.
 
     `id` is derived from the group (see `gateway.runtime.refusals`), so that gateways add to the same row.
     """

@@ -1,4 +1,4 @@
-"""What parts of an installation note of themselves in the database, and the checks that gateways and doctor share."""
+"""Notes of an installation's parts on themselves in the database, and the checks that gateways and doctor share."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class _Count:
 
 
 class Sender(NamedTuple):
-    """Who sent a refused request, as far as that is known: a key's holder, or a user of the chat."""
+    """The sender of a refused request, as far as that is known: a key's holder, or a user of the chat."""
 
     tenant: UUID
     project: UUID | None = None

@@ -22,7 +22,7 @@ _MINUTE = timedelta(minutes=1)
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """How often requests were refused for one reason."""
+    """The number of requests refused for one reason."""
 
     status: int
     code: str

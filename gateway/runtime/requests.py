@@ -54,7 +54,7 @@ class InBackground(Protocol):
 
 
 class Stage(IntEnum):
-    """Where a gateway is between its start and its end."""
+    """The phase of a gateway between its start and its end."""
 
     SERVING = 0
     LEAVING = 1  # it is about to stop: those who hold connections open are told, and requests are still taken

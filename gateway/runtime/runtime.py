@@ -32,7 +32,7 @@ class Ledger(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many operations have no answer yet."""
+        """The number of operations without an answer yet."""
         ...
 
     async def submit(self, operation: Operation, seconds: float | None = None) -> Answer: ...

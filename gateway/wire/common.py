@@ -178,7 +178,7 @@ class Sampling(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def tier(self) -> Tier:
-        """How soon it is to be served."""
+        """The priority of the request."""
         return Tier.DEFAULT if self.service_tier in (None, "auto") else Tier(self.service_tier)
 
     def thinking(self, effort: Effort | None, at: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
+from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.db import router
@@ -29,9 +30,11 @@ def purge(now: datetime, limit: int = 200) -> int:
 def _over(now: datetime) -> list[QuerySet[Any]]:
     invited = now - timedelta(days=settings.SLUICE_INVITATION_DAYS)
     refused = now - timedelta(days=settings.SLUICE_REFUSAL_DAYS)
+    signed_in = now - timedelta(seconds=settings.SESSION_COOKIE_AGE)
     unanswered = Q(accepted_at=None, expires_at__lt=invited)
     over: list[QuerySet[Any]] = [
         Session.objects.filter(expire_date__lt=now).order_by("expire_date"),
+        UserSession.objects.filter(last_seen_at__lt=signed_in).order_by("id"),
         SignInLink.objects.filter(expires_at__lt=now).order_by("expires_at"),
         Invitation.objects.unscoped().filter(unanswered | Q(accepted_at__lt=invited)).order_by("id"),
         RefusalCount.objects.unscoped()

@@ -17,7 +17,7 @@ from tenancy.models import AdminAPIKey, APIKey, User
 
 @dataclass(slots=True)
 class Origin:
-    """Where a change comes from: a request (with its API key, once authenticated), or a command when there is none."""
+    """The origin of a change: a request (with its API key, once authenticated), or a command when there is none."""
 
     request: HttpRequest | None = None
     request_id: UUID | None = None

@@ -109,7 +109,7 @@ class SignInLink(models.Model):
 
 
 class CatalogueEpoch(models.Model):
-    """One row (id 1): how often what gateways cache has changed, for all tenants together and for single ones.
+    """The row 1: counts of the changes to rows that gateways cache, for all tenants together and for single ones.
 
     `epoch` counts the former, `sequence` the latter: see `gateway.runtime.epoch`.
     """

@@ -24,6 +24,8 @@ CAPABILITIES = {
     "members": frozenset({Role.OWNER, Role.ADMIN}),
     "admin_keys": frozenset({Role.OWNER}),  # made: whoever has one may do what an owner may
     "settings": frozenset({Role.OWNER, Role.ADMIN}),
+    "rename": frozenset({Role.OWNER}),
+    "shared": frozenset({Role.OWNER}),  # conversations that members shared: withdrawn, and deleted once they left
     "audit": frozenset({Role.OWNER, Role.ADMIN, KEY}),
     "export": frozenset({Role.OWNER}),  # everything that the tenant has, what its members asked included
 }

@@ -59,7 +59,7 @@ def make_hook(*, tenant: Tenant | None, url: str) -> tuple[WebHook, str]:
 
 
 def check_url(url: str, *, is_tenants: bool) -> None:
-    """Raise ServiceError for what can be no hook's address."""
+    """Raise ServiceError unless this can be a hook's address."""
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname

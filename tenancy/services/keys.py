@@ -207,7 +207,7 @@ def _new_secret() -> str:
 
 
 def _shown(secret: str) -> dict[str, str]:
-    """Return what people recognise a secret by."""
+    """Return the characters by which people recognise a secret."""
     return {"prefix": secret[:_SHOWN], "last_four": secret[-4:]}
 
 

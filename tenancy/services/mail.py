@@ -54,7 +54,7 @@ class Subject(StrEnum):
 
 
 class Beginning(StrEnum):
-    """How subjects begin that name a tenant and say more."""
+    """The beginnings of subjects that name a tenant and say more."""
 
     NEEDS = "Needs you: {}: "
     OVER = "Over: {}: "

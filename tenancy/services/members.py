@@ -173,7 +173,7 @@ class EndedKey:
 
     @classmethod
     def of(cls, key: APIKey | AdminAPIKey, *, revoked: bool = True) -> EndedKey:
-        """Return what is told of a key."""
+        """Return the end of a key: revoked, or without the scope that manages."""
         return cls(key.id, key.name, isinstance(key, AdminAPIKey), revoked)
 
     def __str__(self) -> str:

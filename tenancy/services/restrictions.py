@@ -80,7 +80,7 @@ class Restrictions:
         return cls(tuple(models), tuple(networks), **rates, spend=spend)
 
     def by_name(self) -> dict[str, Any]:
-        """Return what `named` takes."""
+        """Return the restrictions under their names, as `named` takes them."""
         values = asdict(self)
         spend: dict[str, Any] = values.pop("spend")
         return {**values, **spend}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from allauth.mfa.models import Authenticator
 from django.contrib.auth.models import Group, Permission
 from django.db import transaction
 from django.db.models import Q, QuerySet
@@ -122,6 +123,25 @@ def set_active(*, user: User, by: User, is_active: bool) -> None:
         raise ServiceError("", "You can't deactivate yourself: ask another operator.")
     user.is_active = is_active
     user.save(update_fields=["is_active"])
+
+
+@transaction.atomic
+def reset_second_factors(*, user: User, by: User) -> list[str]:
+    """Remove a person's second factors and return their kinds: the password alone lets them in from then on.
+
+    Raises RoleError for who is no superuser, ServiceError where there is none, or they are one's own: those are removed
+    on one's own page, which asks for the password or a factor once more.
+    """
+    if not by.is_superuser:
+        raise RoleError("", "Only superusers remove another person's second factors.")
+    if user == by:
+        raise ServiceError("", "Remove your own on your account page.")
+    found = list(Authenticator.objects.select_for_update().filter(user=user).order_by("pk"))
+    if not found:
+        raise ServiceError("", f"{user.email} has no second factor.")
+    for one in found:
+        one.delete()
+    return [one.type for one in found]
 
 
 @transaction.atomic

@@ -160,7 +160,7 @@ def archive_project(*, tenant: Tenant, project: Project) -> Project:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How many keys, sessions and so on a tenant's deactivation stops."""
+    """The numbers of keys, members, invitations and requests that a tenant's deactivation concerns."""
 
     keys: int
     members: int

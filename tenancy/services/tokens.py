@@ -14,7 +14,7 @@ def new_token(size: int = 32) -> str:
 
 
 def token_digest(token: str) -> str:
-    """Return what is stored of a link's token."""
+    """Return the stored form of a link's token."""
     return token_digests(token)[0]
 
 

@@ -103,10 +103,13 @@ LOOKS = [
 ]
 
 
+ACCOUNT = ["/accounts/", "/accounts/2fa/totp/activate/", "/accounts/2fa/webauthn/add/"]
+
+
 @pytest.mark.parametrize(("width", "theme"), LOOKS)
 @pytest.mark.parametrize("who", ["long", "boss"])
 def test_the_tenants_pages_are_in_order(full, visit, who, width, theme):
-    assert look(visit, who, pages_of("console-"), width, theme) == {}
+    assert look(visit, who, [*pages_of("console-"), *ACCOUNT], width, theme) == {}
 
 
 @pytest.mark.parametrize(("width", "theme"), LOOKS)

@@ -90,6 +90,10 @@ def test_usage_shows_what_the_chat_used(site, visit):
     with page.expect_download() as download:
         page.get_by_role("link", name="Export CSV").click()
     assert download.value.suggested_filename.startswith("usage-acme-")
+    page.goto("/usage/")
+    for group, told in (("Endpoint", "responses"), ("Member", "owner@acme.example")):
+        page.get_by_role("link", name=group, exact=True).click()
+        expect(page.locator("#sums").get_by_role("row", name=re.compile(told))).to_be_visible()
     page.get_by_role("link", name="Home", exact=True).click()
     expect(page.get_by_role("row", name=re.compile("echo")).first.get_by_role("link", name="echo")).to_be_visible()
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+from functools import partial
+
 import pytest
 
 from base.errors import ServiceError
+from fleet import serving
 from fleet.serving import alone_on, is_needed, needs_of, set_in_service, set_node_in_service
 from routing.models import Deployment, Node, Replica, RouteRule, RouteTarget
 from routing.services.catalogue import add_model, set_alias
+from tests.tenancy.race import apart, is_waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -63,3 +68,49 @@ def test_a_node_is_kept_for_what_runs_there_alone(terms):
     assert [one.name for one in alone_on(far)] == [row.name], "a node out of service counts for nothing"
     set_node_in_service(local, True)
     assert Node.objects.get(name="local").is_active
+
+
+@pytest.mark.postgresql
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("of", ["deployments", "nodes"])
+def test_of_two_operators_who_take_the_last_two_out_at_once_one_is_told(monkeypatch, of):
+    """Each looks at what the other leaves: without a lock in common both would pass."""
+    row = add("river", "worker" if of == "nodes" else "fake")
+    rule("chat", row)
+    if of == "deployments":
+        check, take = "is_needed", set_in_service
+        pair = [row, Deployment.objects.create(name="spare", model=row.model, backend="fake")]
+    else:
+        check, take = "alone_on", set_node_in_service
+        Replica.objects.filter(deployment=row).delete()
+        pair = [
+            Node.objects.create(name=name, address=f"tcp://10.0.0.5:{port}", public_key="0" * 40)
+            for name, port in (("b", 1), ("a", 2))
+        ]
+        for node in pair:
+            Replica.objects.create(deployment=row, node=node)
+    refused: list[str] = []
+
+    def out(one):
+        try:
+            take(one, False)
+        except ServiceError as error:
+            refused.append(error.field)
+
+    other = threading.Thread(target=lambda: apart(partial(out, pair[1])))
+    real = getattr(serving, check)
+
+    def slow(one):
+        """Let the other come as far as it can once this one has looked: to its end, or to a lock."""
+        found = real(one)
+        monkeypatch.setattr(serving, check, real)
+        other.start()
+        while other.is_alive() and not apart(is_waiting):  # bounded by the test's timeout
+            pass
+        return found
+
+    monkeypatch.setattr(serving, check, slow)
+    out(pair[0])
+    other.join(120)
+    assert refused == ["is_active"]
+    assert [type(one).objects.get(pk=one.pk).is_active for one in pair] == [False, True]

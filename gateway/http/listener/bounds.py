@@ -77,7 +77,7 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """How many are open."""
+        """The number of open connections."""
         return len(self._everyone)
 
     def enter(self, address: str | None) -> ExitStack:

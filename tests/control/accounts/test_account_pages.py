@@ -12,7 +12,13 @@ from tenancy.services import links
 from tests.parties import PASSWORD
 
 pytestmark = pytest.mark.django_db
-SIGNED_IN = ["/accounts/", "/accounts/2fa/", "/accounts/password/change/", "/accounts/reauthenticate/"]
+SIGNED_IN = [
+    "/accounts/",
+    "/accounts/2fa/totp/activate/",
+    "/accounts/2fa/webauthn/add/",
+    "/accounts/password/change/",
+    "/accounts/reauthenticate/",
+]
 
 
 def client_of(user):

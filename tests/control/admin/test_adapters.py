@@ -123,7 +123,8 @@ class Nodes:
 
     def __init__(self, **nodes):
         self.engines = Engines(metrics=None)
-        self.catalogue = SimpleNamespace(snapshot=SimpleNamespace(catalogue=catalogue.load()))
+        prices = dict.fromkeys(PublicModel.objects.values_list("rate_card", flat=True))
+        self.catalogue = SimpleNamespace(snapshot=SimpleNamespace(catalogue=catalogue.load(), prices=prices))
         (deployment,) = self.catalogue.snapshot.catalogue.deployments["base"]
         for node, (health, adapters) in nodes.items():
             info = (
@@ -158,7 +159,7 @@ def test_the_state_of_a_shared_adapter_and_its_reason_are_shown(operator, monkey
         ({"a": (Health(ready=False, reason="worker lost"), bad)}, "not ready", "worker lost"),
         ({"a": (up, {name: ""}), "b": (up, bad)}, "ready", "a: in memory; b: a &lt;rank&gt; of 2 is wrong"),
         ({"a": (up, {}), "b": (up, bad)}, "refused", "a: its worker hasn&#x27;t read it yet; b: a &lt;rank&gt;"),
-        ({}, "unknown", "no gateway runs in this process"),
+        ({}, "unknown", "no gateway answers"),
     ):
         row, page = seen(operator, monkeypatch, law, **nodes)
         assert f" {state} " in row, nodes

@@ -12,7 +12,7 @@ from gateway import conversations
 from gateway.conversations import Conversation
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
-from tenancy.models import AuditEvent, Tenant
+from tenancy.models import AuditEvent, Membership, Tenant
 from tenancy.services import tenants
 
 pytestmark = pytest.mark.django_db
@@ -194,3 +194,32 @@ def test_queries_are_few(acme, kept, django_assert_num_queries):
         assert len(client.get(LIST).json()["data"]) == 4
     with django_assert_num_queries(9):
         put(client, kept, revision=1)
+
+
+def test_owners_withdraw_what_is_shared_and_delete_it_once_its_author_has_left(acme, other, people):
+    member, theirs, mine = people("member"), uuid4(), uuid4()
+    put(member, theirs, title="Of a leaver")
+    put(acme.client(), mine, title="Of the owner")
+    for client, identifier in ((member, theirs), (acme.client(), mine)):
+        patch(client, identifier, is_shared=True)
+    listed = member.get("/chat/shared/").content.decode()
+    assert "Of a leaver" in listed
+    assert "Unshare" not in listed
+    end = f"/chat/shared/{theirs}/end/"
+    owner = acme.client()
+    admin = people("admin")
+    for client in (member, admin, other.client()):
+        assert client.post(end, {"act": "delete"}).status_code == 404
+    owner.post(f"/chat/shared/{mine}/end/", {"act": "delete"})  # of a member: withdrawn, never deleted
+    assert Conversation.objects.of(acme.tenant).get(id=mine).shared_at is None
+    Membership.objects.of(acme.tenant).filter(user__email="member@acme.example").update(is_active=False)
+    assert owner.get(f"/chat/shared/{theirs}/").status_code == 404
+    assert "Of a leaver" not in admin.get("/chat/shared/").content.decode()
+    assert "its author has left" in owner.get("/chat/shared/").content.decode()
+    owner.post(end, {"act": "delete"})
+    assert not Conversation.objects.of(acme.tenant).filter(id=theirs).exists()
+    told = AuditEvent.objects.of(acme.tenant).filter(target_id=str(theirs)).order_by("at")
+    assert [(event.action, event.actor) for event in told] == [
+        ("conversation.shared", "member@acme.example"), ("conversation.deleted", acme.owner.email),
+    ]  # fmt: skip
+    assert owner.post(end, {"act": "delete"}).status_code == 404

@@ -152,3 +152,21 @@ def test_others_make_no_project(acme, people, role):
     assert client.post("/settings/projects/", {"name": "Mine"}).status_code == 404
     assert client.post(f"/settings/projects/{acme.project.id}/", {"name": "Mine"}).status_code == 404
     assert projects(acme) == {"Default": True}
+
+
+def test_an_owner_gives_the_tenant_another_name(acme, people):
+    client = acme.client()
+    page = client.post("/settings/name/", {"name": " Acme & Sons "}, follow=True).content.decode()
+    assert "The tenant is called Acme &amp; Sons now" in page
+    acme.tenant.refresh_from_db()
+    assert (acme.tenant.name, acme.tenant.slug) == ("Acme & Sons", "acme")
+    [event] = AuditEvent.objects.of(acme.tenant).filter(action="tenant.changed")
+    assert (event.actor, event.before, event.after) == (
+        acme.owner.email, {"name": "Acme"}, {"name": "Acme & Sons"},
+    )  # fmt: skip
+    for wrong in ("", " ", "x" * 121):
+        assert 'class="error"' in client.post("/settings/name/", {"name": wrong}, follow=True).content.decode()
+    for role in ("admin", "member", "billing"):
+        assert people(role).post("/settings/name/", {"name": "Mine"}).status_code == 404
+    acme.tenant.refresh_from_db()
+    assert acme.tenant.name == "Acme & Sons"

@@ -15,13 +15,14 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from billing.models import Wallet
+from billing.selectors import usage as usage_sums
 from billing.services import cards
 from control.console.period import asked_of
 from control.console.refusals import error_rate
 from control.console.tenancy import Place
 from control.console.usage import Explored
 from control.screens.figures import cell
-from gateway.runtime.models import RefusalCount
+from gateway.runtime.models import RefusalCount, RefusedRequest
 from tenancy.models import User
 from tenancy.services import keys, tenants
 from tenancy.services.access import Access
@@ -135,7 +136,7 @@ def test_groups(acme, used, people):
         "model": {"smollm2-135m-instruct": 7},
         "key": {f"mine …{mine.last_four}": 4, "Chat": 2, f"all …{acme.key.last_four}": 1},
         "project": {"Side": 4, "Default": 3},
-        "member": {"member@acme.example": 4, "Chat": 2, "owner@acme.example": 1},
+        "member": {"member@acme.example": 4, "owner@acme.example": 3},
     }
     narrowed = {
         "member": explored(acme, member=str(member.id)).total.charge,
@@ -143,7 +144,49 @@ def test_groups(acme, used, people):
         "both": explored(acme, member=str(member.id), key=str(acme.key.id)).total.charge,
         "nobody": explored(acme, member=str(uuid7())).total.charge,
     }
+    assert explored(acme, member=str(acme.owner.id)).total.charge == 3_000_000  # their key, and their chats
     assert narrowed == {"member": 4_000_000, "project": 4_000_000, "both": 0, "nobody": 0}
+
+
+def test_endpoints_and_the_chats_members_are_told_apart_by_the_newest_records(acme, people, used, monkeypatch):
+    """What is older than the bound is one group, so that sums stay those of the hours."""
+    people("member")
+    member = User.objects.get(email="member@acme.example")
+    used(acme, key=False, endpoint="responses", charge=1_000_000)
+    used(replace(acme, owner=member), key=False, endpoint="responses", charge=2_000_000)
+    used(acme, endpoint="embeddings", charge=4_000_000)
+    RefusedRequest(
+        id=uuid7(), at=timezone.now(), tenant=acme.tenant, endpoint="chat_completions", status=400, code="x",
+        message="", user=member.id,
+    ).save(force_insert=True)  # fmt: skip
+    RefusalCount(
+        id=uuid7(), minute=timezone.now().replace(second=0, microsecond=0), tenant=acme.tenant, status=400, code="x",
+        count=3, last_request=uuid7(), last_at=timezone.now(),
+    ).save(force_insert=True)  # fmt: skip
+
+    def told(**query):
+        return {
+            label: (sums.charge // 1_000_000, sums.requests, sums.refused)
+            for label, sums in explored(acme, **query).groups.items()
+        }
+
+    assert told(group="endpoint", bucket="day") == {
+        "responses": (3, 2, 0), "embeddings": (4, 1, 0), "chat.completions": (0, 0, 1), "Earlier requests": (0, 0, 2),
+    }  # fmt: skip
+    assert told(group="endpoint", member=str(member.id)) == {"responses": (2, 1, 0)}
+    assert told(group="member") == {
+        "member@acme.example": (2, 1, 1), "owner@acme.example": (5, 2, 0), "Chat": (0, 0, 2),
+    }  # fmt: skip
+    assert "not noted" not in told(group="endpoint", bucket="hour", days="1")
+    monkeypatch.setattr(usage_sums, "MOST_RECORDED", 1)
+    bounded = explored(acme, group="endpoint")
+    assert {label: sums.charge // 1_000_000 for label, sums in bounded.groups.items() if sums.charge} == {
+        "embeddings": 4, "Earlier requests": 3,
+    }  # fmt: skip
+    assert bounded.total.charge == 7_000_000
+    assert "Told apart are the newest" in bounded.table().note
+    page = acme.client().get("/usage/shown.csv", {"group": "endpoint"})
+    assert "embeddings,1" in page.content.decode()
 
 
 def test_a_bar_leads_to_its_requests(acme, used):
@@ -290,8 +333,8 @@ def test_queries_do_not_grow_with_rows(acme, used, django_assert_num_queries):
         keys.create_key(tenant=acme.tenant, project=acme.project, name=f"key {number}", scopes=["inference"])
     made = used(acme)
     client.get("/usage/")
-    for group in ("model", "key", "project", "member"):
-        with django_assert_num_queries(11):
+    for group, queries in {"model": 11, "key": 11, "project": 11, "member": 13, "endpoint": 12}.items():
+        with django_assert_num_queries(queries):
             client.get("/usage/", {"group": group})
     with django_assert_num_queries(6):
         client.get("/usage/export.csv")

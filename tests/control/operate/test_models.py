@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.db import connection
 from django.test import Client
@@ -221,6 +223,29 @@ def test_a_fetch_whose_worker_was_lost_is_begun_anew(operator, fetched):
     assert (fetch.state, fetch.model.name, fetch.name) == ("done", "found", "found")
 
 
+@pytest.mark.parametrize("does", ["tells", "comes to its end", "fails"])
+def test_a_fetch_that_another_process_took_over_is_left_by_the_first(operator, fetched, monkeypatch, does):
+    fetches.ask(source="acme/found")
+    taken, went_on = [], []
+
+    def late(source, tell, progress):
+        """Come back after another process has taken the fetch over."""
+        Fetch.objects.update(lease_until=timezone.now() - fetches.LEASE)
+        taken.append(fetches._claimed())
+        if does == "tells":
+            tell("goes on")
+            went_on.append(source)
+        if does == "fails":
+            raise OSError("no route to the hub")
+        return fetched
+
+    monkeypatch.setattr("fleet.local_models._fetch", late)
+    work()
+    fetch = Fetch.objects.get()
+    assert (fetch.state, fetch.doing, fetch.refusal, fetch.lease_until) == ("running", "", "", taken[0].lease_until)
+    assert (went_on, PublicModel.objects.count()) == ([], 0)
+
+
 @pytest.fixture
 def upstream(settings):
     settings.SLUICE_REMOTE_NETWORKS = ["127.0.0.0/8"]
@@ -360,3 +385,14 @@ def test_each_step_is_left_and_come_back_to(operator):
     assert operator.get(reverse("operate-model-price", args=[model.pk])).context["steps"][2].is_done is False
     operator.post(reverse("operate-model-price", args=[model.pk]), PRICE)
     assert operator.get(reverse("operate-model-plans", args=[model.pk])).context["steps"][2].is_done
+
+
+def test_a_models_bars_lead_to_its_requests_of_the_day(operator):
+    model, today = fake("a b"), timezone.now().date()
+    sums = {"requests": 3, "input_tokens": 1, "cache_read_tokens": 0, "output_tokens": 1, "charge": 1}
+    UsageDay.objects.create(day=today, model=model.name, **sums)
+    page = text_of(operator.get(reverse("operate-model", args=[model.pk])))
+    since, until = f"{today}T00%3A00%3A00Z", f"{today + timedelta(days=1)}T00%3A00%3A00Z"
+    address = f"{reverse('operate-requests')}?model=a+b&amp;since={since}&amp;until={until}"
+    assert f'href="{address}"' in page
+    assert operator.get(address.replace("&amp;", "&")).context["asked"].model == "a b"

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
+from allauth.mfa.models import Authenticator
+from allauth.mfa.recovery_codes.internal.auth import RecoveryCodes
+from allauth.mfa.totp.internal.auth import TOTP, generate_totp_secret
 from django.contrib.auth.models import Group
 from django.urls import reverse
 
@@ -37,6 +40,7 @@ def test_people_are_found_filtered_and_turned(root, acme, other, monkeypatch, dj
     operator("billing")
     nobody = User.objects.create_user("zoe@example.com", name="Zoë Nobody", is_active=False)
     path = reverse("operate-people")
+    root.get(path)  # notes that the session is in use
     with django_assert_num_queries(7):
         first = root.get(path)
     assert names_in(first) == ["billing@example.com", "owner@acme.example"]
@@ -173,3 +177,31 @@ def test_a_person_is_erased_once_that_leaves_no_tenant_without_owner(root, acme,
     assert "Erased" in done
     assert "owner@acme.example" not in done
     assert page("erase", acme.owner) not in done
+
+
+def test_a_superuser_resets_a_second_factor_with_a_reason_and_the_address_typed(root, acme):
+    path = page("factors", acme.owner)
+    assert "Reset second factor" not in text_of(root.get(page("", acme.owner)))
+    TOTP.activate(acme.owner, generate_totp_secret())
+    RecoveryCodes.activate(acme.owner)
+    assert path in text_of(root.get(page("", acme.owner)))
+    asked = {"reason": "lost the phone", "typed": acme.owner.email}
+    assert root.post(path, {**asked, "typed": "somebody"}).status_code == 400
+    assert root.post(path, {**asked, "reason": ""}).status_code == 400
+    limited = browser_of(operator("admin"))
+    assert "Only superusers" in text_of(limited.post(path, asked))
+    assert Authenticator.objects.count() == 2
+    assert root.post(path, asked).status_code == 302
+    assert not Authenticator.objects.exists()
+    gone = AuditEvent.objects.unscoped().filter(action="second_factor.deleted")
+    assert {(event.actor, event.after["reason"]) for event in gone} == {("root@example.com", "lost the phone")}
+    assert any("removed" in mail.subject for mail in sent_mail() if mail.to == acme.owner.email)
+    assert "has no second factor" in text_of(root.post(path, asked))
+
+
+def test_nobody_resets_their_own_second_factor_there(root):
+    me = User.objects.get(email="root@example.com")
+    TOTP.activate(me, generate_totp_secret())
+    answer = root.post(page("factors", me), {"reason": "no wish to type", "typed": me.email})
+    assert answer.status_code == 400
+    assert Authenticator.objects.exists()

@@ -58,7 +58,8 @@ def test_new_prices_are_compared_named_and_rated_on_the_last_month_before_they_a
     tenant = Tenant.objects.create(name="On business", slug="on-business")
     subscribe(tenant.pk, "business")
     page = reverse("operate-price-new", args=["small"])
-    assert operator.get(page).context["form"]["input"].value() == "10"
+    form = operator.get(page).context["form"]
+    assert (form["input"].value(), form["reasoning"].value()) == ("10", None)  # reasoning costs what output costs
     used("small", acme.tenant.pk, charge=14_000)
     used("small", acme.tenant.pk, multiplier=5_000, charge=7_000)
     used("other", acme.tenant.pk, charge=99)

@@ -6,7 +6,9 @@ import pytest
 from django.urls import reverse
 from django_scopes import scopes_disabled
 
+from routing.catalogue import Ceiling, load
 from routing.models import RouteRule
+from routing.services.rules import MOST_CHARACTERS, MOST_EXAMPLES, MOST_OF_ALL
 from tenancy.models import AuditEvent
 from tests.control.operate.test_models import fake, operator, rule_to, signed_in, text_of
 
@@ -181,3 +183,87 @@ def test_a_request_is_tried_beside_the_rules_with_its_price(operator):
     assert '<details class="twin" open>' in text_of(wrong)
     long = {"plan": "business", "kind": "chat", "images": "none", "model": "auto", "prompt_tokens": "5000"}
     assert operator.post(page, long).context["tried"].tokens == 5_000
+
+
+NEW = {
+    "name": "r",
+    "is_active": "on",
+    "least_similarity": "40",
+    "ttft_percentile": "50",
+    "beyond_ceiling": "refuse",
+    "targets-TOTAL_FORMS": "0",
+    "targets-INITIAL_FORMS": "0",
+}
+LABELS = {**NEW, "task": "classify", "examples": "Which label?"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "at", "says"),
+    [
+        ({"task": ""}, "task", "for a task"),
+        ({"task": "sumarize", "examples": ""}, "task", "not one of the available"),
+        ({"plan": "bussiness"}, "plan", "not one of the available"),
+        ({"examples": "\n".join(f"text {n}" for n in range(MOST_EXAMPLES + 1))}, "examples", "at most 64"),
+        ({"examples": "x" * (MOST_CHARACTERS + 1)}, "examples", "501 characters"),
+        ({"examples": "Write code."}, "examples", "another task"),
+        ({"least_similarity": "0"}, "least_similarity", "greater than or equal to 1"),
+        ({"least_similarity": "101"}, "least_similarity", "less than or equal to 100"),
+        ({"max_price": "-1"}, "max_price", "below zero"),
+        ({"max_price": "cheap"}, "max_price", "Write credits like 12.5"),
+        ({"structure": "poem"}, "structure", "not one of the available"),
+        ({"beyond_ceiling": "guess"}, "beyond_ceiling", "not one of the available"),
+    ],
+)
+def test_a_mistake_in_a_rule_is_told_at_its_field(operator, fields, at, says):
+    RouteRule.objects.create(name="programs", task="code", examples=["Write code."])
+    answer = operator.post(reverse("operate-rule-new"), {**LABELS, **fields})
+    found = dict(answer.context["form"].errors)
+    assert (answer.status_code, set(found)) == (400, {at})
+    assert says in str(found[at])
+    assert RouteRule.objects.count() == 1
+
+
+def test_all_rules_together_have_a_bound_to_what_is_compared(operator):
+    for number in range(MOST_OF_ALL // MOST_EXAMPLES):
+        texts = [f"{number} {n}" for n in range(MOST_EXAMPLES)]
+        RouteRule.objects.create(name=f"r{number}", task="classify", examples=texts)
+    new, full = reverse("operate-rule-new"), RouteRule.objects.get(name="r1")
+    assert "513 examples" in str(operator.post(new, LABELS).context["form"].errors["examples"])
+    at_bound = {**LABELS, "name": "r1", "examples": "\n".join(full.examples), "max_price": "2.5"}
+    assert operator.post(reverse("operate-rule", args=[full.pk]), at_bound).status_code == 302
+    assert RouteRule.objects.get(name="r1").max_price == 2_500_000
+    RouteRule.objects.filter(name="r0").update(is_active=False)
+    assert operator.post(new, LABELS).status_code == 302
+
+
+def test_what_a_rule_says_is_what_requests_are_routed_by(operator):
+    ceiling = {"max_price": "2.5", "max_request_price": "0.01", "max_ttft_ms": "800", "ttft_percentile": "90"}
+    operator.post(reverse("operate-rule-new"), {**LABELS, **ceiling, "beyond_ceiling": "nearest"})
+    [entry] = load().rules
+    assert entry.ceiling == Ceiling(2_500_000, 10_000, 800, 90, is_strict=False)
+    assert (entry.examples, entry.least_similarity) == (("Which label?",), 0.4)
+
+
+def test_a_try_takes_tools_the_conversation_and_the_keys_models_into_account(operator):
+    rule_to(fake(), fake("other"), name="tools first", structure="tools")
+    page = reverse("operate-routing")
+    asked = {"plan": "business", "text": "Do it", "kind": "chat", "images": "none", "model": "auto", "tools": "on"}
+
+    def tried(**more):
+        return operator.post(page, {**asked, **more}).context["tried"]
+
+    assert tried().route.rule == "tools first"
+    assert tried(models="none, other").route.model == "other"
+    assert tried(conversation="other").route.model == "other"
+    assert "The plan has none" in tried(plan="free", models="none").refused
+    assert "No routing rule gives a model" in tried(tools="").refused
+
+
+def test_a_text_that_goes_to_a_specialist_is_told_by_its_instruction(operator):
+    sorter = fake("sorter", kinds=["classification"])
+    RouteRule.objects.filter(pk=rule_to(sorter, name="labels", task="classify").pk).update(examples=["Which label?"])
+    text = "Classify it as one of: red, blue.\n\nmy blue car"
+    asked = {"plan": "business", "text": text, "kind": "chat", "images": "none", "model": "auto"}
+    answer = operator.post(reverse("operate-routing"), asked)
+    assert answer.context["tried"].route.task_source == "instruction"
+    assert "its answer is held" in text_of(answer)

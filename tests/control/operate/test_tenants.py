@@ -10,15 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Permission
+from django.http import QueryDict
 from django.urls import reverse
 from django.utils import timezone
 
 from base.ids import uuid7
 from base.units import MICRO
-from billing.models import CreditGrant, LedgerTransfer, Subscription, UsageRollup, Wallet
+from billing.models import CreditGrant, LedgerTransfer, Subscription, UsageRecord, UsageRollup, Wallet
 from billing.services import credits, plans
 from control.belongings import erasure
-from control.operate import tenant as tenant_page
+from control.belongings.download import _lines
+from control.operate import tenant_wallet
 from control.operate import tenants as tenant_list
 from control.screens import viewing
 from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant, User
@@ -117,6 +119,7 @@ def test_the_list_shows_what_each_was_charged(root, acme, other):
 
 def test_the_list_takes_a_fixed_number_of_queries(root, terms, django_assert_num_queries):
     make(0)
+    root.get(reverse("operate-tenants"))  # notes that the session is in use
     with django_assert_num_queries(5):
         root.get(reverse("operate-tenants"))
     for number in range(1, 5):
@@ -129,12 +132,19 @@ def test_the_csv_has_all_that_match(root, acme, other, monkeypatch):
     monkeypatch.setattr(tenant_list, "_IN_CSV", 1)
     Tenant.objects.filter(slug="other").update(name="=SUM(A1)")
     used(acme, 0, 1_500_000)
-    rows = list(csv.DictReader(io.StringIO(text_of(root.get(reverse("operate-tenants-csv"))))))
+    answer = root.get(reverse("operate-tenants-csv"))
+    assert (answer.streaming, "tenants-" in answer["content-disposition"]) == (True, True)
+
+    def sent(query):
+        chunks = list(tenant_list._lines(tenant_list.Asked.of(QueryDict(query))))
+        assert all(len(rows) == 1 for rows in chunks)  # made one after the other, as they are read
+        return list(csv.DictReader(io.StringIO(b"".join(_lines(chunks)).decode())))
+
+    rows = sent("")
     assert {row["slug"]: row["name"] for row in rows} == {"acme": "Acme", "other": "'=SUM(A1)"}
     acmes = next(row for row in rows if row["slug"] == "acme")
     assert (acmes["plan"], acmes["available_credits"], acmes["charged_30_days_credits"]) == ("Free", "100", "1.5")
-    found = csv.DictReader(io.StringIO(text_of(root.get(reverse("operate-tenants-csv"), {"q": "acm"}))))
-    assert [row["slug"] for row in found] == ["acme"]
+    assert [row["slug"] for row in sent("q=acm")] == ["acme"]
 
 
 def test_a_tenant_is_made_with_plan_and_owner(root, terms):
@@ -180,6 +190,23 @@ def test_each_tab_takes_few_queries_and_no_name_widens_it(acme, root, tab, djang
 
 def wallet(party):
     return Wallet.objects.get(tenant=party.tenant)
+
+
+def test_usage_is_told_apart_by_endpoint_and_by_member_in_the_chat(root, acme):
+    mine = acme.key.pk
+    for endpoint, key, charge in (("responses", None, 3), ("responses", mine, 1), ("embeddings", mine, 2)):
+        request = uuid7()
+        UsageRecord.objects.create(
+            id=request, request=request, day=timezone.now().date(), tenant=acme.tenant.pk, project=acme.project.pk,
+            api_key=key, user=None if key else acme.owner.pk, wallet=uuid7(), model="m", deployment=uuid7(),
+            endpoint=endpoint, card_version=uuid7(), charge=charge * MICRO, held=0, reserved_at=timezone.now(),
+        )  # fmt: skip
+    text = text_of(root.get(page()))
+    by_endpoint, by_member = text.split(">By endpoint</h2>")[1].split(">By member in the chat</h2>")
+    assert re.findall(r'class="name"[^>]*>(?:<[^>]*>)*(\w+)', by_endpoint)[:2] == ["responses", "embeddings"]
+    assert 'value="4"' in by_endpoint.split("embeddings")[0]
+    assert acme.owner.email in by_member
+    assert 'value="3"' in by_member
 
 
 def test_unknown_slugs_and_rows_of_others_are_not_found(root, acme, other):
@@ -314,17 +341,18 @@ def test_the_wallet_is_frozen_and_opened_for_a_reason(root, acme):
 
 
 def test_the_ledger_turns_pages_with_its_running_balance(root, acme, monkeypatch):
-    monkeypatch.setattr(tenant_page, "PAGE", 2)
+    monkeypatch.setattr(tenant_wallet, "PAGE", 2)
     for number in range(4):
         credits.adjust(wallet_id=wallet(acme).pk, amount=MICRO, key=f"a{number}", actor="x", reason=f"because {number}")
-    path, balances = page("wallet"), []
+    path, balances, pages = page("wallet"), [], 0
     while path:
+        pages += 1
         text = text_of(root.get(path))
         ledger = text[text.index('id="ledger"') :]
         balances += re.findall(r'data-label="Balance after"><data class="amount" value="([^"]*)"', ledger)
         older = re.search(r'href="([^"#]*)#ledger">Older<', text)
         path = older and page("wallet") + older[1].replace("&amp;", "&")
-    assert balances == ["104", "103", "102", "101", "100"]
+    assert (balances, pages) == (["104", "103", "102", "101", "100"], 3)
     assert root.get(page("wallet"), {"before": "forged"}).status_code == 404
 
 

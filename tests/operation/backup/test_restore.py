@@ -28,11 +28,8 @@ def manifest_of(**changed):
     return Manifest(**{**facts, **changed})
 
 
-def test_a_backup_of_this_version_is_taken(db):
+def test_a_backup_of_this_version_is_taken_and_one_of_a_newer_version_or_another_database_is_refused(db):
     service._refuse_foreign(manifest_of())
-
-
-def test_a_backup_of_a_newer_version_or_another_database_is_refused(db):
     with pytest.raises(BackupError, match=r"Sluice 9\.0, which is newer.*billing\.9999_unheard_of"):
         service._refuse_foreign(manifest_of(migrations={"billing": ["0002_initial", "9999_unheard_of"]}))
     with pytest.raises(BackupError, match="is of postgresql, and DATABASE_URL names sqlite: have it name one of postg"):
