@@ -445,8 +445,8 @@ class Generation:
 
     # -- its end --------------------------------------------------------------------------------------------------
 
-    async def _settle(self, finished: Finished) -> tuple[int, Outcome]:
-        """Close the hold; return what to leave taken from the credit bucket, and the outcome.
+    async def _settle(self, finished: Finished) -> tuple[Rated, Outcome]:
+        """Close the hold; return what to leave taken of the rates, and the outcome.
 
         The end of a kept answer is told before, as it will be settled once the answer is stored; one that can't be
         stored was not delivered.
