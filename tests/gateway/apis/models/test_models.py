@@ -73,7 +73,7 @@ async def test_list_shows_what_the_plan_allows_at_its_prices(app, world):
     cards = (await ask(app, "/v1/models")).json()["data"]
     assert [card["id"] for card in cards] == ["auto", "small"]
     assert cards[1]["pricing"]["tiers"][0]["credits_per_million"]["input"] == "1.5"
-    assert cards[1]["pricing"]["request_fee"] == "0.000011"
+    assert cards[1]["pricing"]["request_fee"] == "0.000007"
 
 
 async def test_the_context_is_the_one_that_is_served(app, world):
