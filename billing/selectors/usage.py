@@ -104,17 +104,16 @@ def recorded_by(
     `MOST_RECORDED` requests of the time. With it the moment from which on these are all, None where none is left out.
     """
     first, last = first_at(since), first_at(until)
-    within = UsageRecord.objects.filter(
-        tenant=tenant, day__gte=day_of(first), day__lte=until.date(), request__gte=first, request__lt=last
-    )
-    newest = within.order_by("-day", "-request").values_list("request", flat=True)
+    within = Q(tenant=tenant, day__gte=day_of(first), day__lte=until.date(), request__gte=first, request__lt=last)
+    newest = UsageRecord.objects.filter(within).order_by("-day", "-request").values_list("request", flat=True)
     reached = next(iter(newest[MOST_RECORDED : MOST_RECORDED + 1]), None)
-    rows = within.latest_revisions().filter(matching or Q())
+    rows = UsageRecord.objects.latest_revisions().filter(within, matching or Q())
     if reached is not None:
         rows = rows.filter(day__gte=day_of(reached), request__gt=reached)
     # A request's day is that of its id, as the hour of the sums is.
-    at = TruncHour("reserved_at", tzinfo=UTC) if unit == "hour" else TruncMonth("day") if unit == "month" else F("day")
-    sums = {**{f"sum_{name}": Sum(name) for name in _SUMS[1:]}, "sum_requests": Count("pk")}
+    units = {"hour": TruncHour("reserved_at", tzinfo=UTC), "day": F("day"), "month": TruncMonth("day")}
+    at: Any = units[unit]
+    sums: dict[str, Any] = {f"sum_{name}": Sum(name) for name in _SUMS[1:]} | {"sum_requests": Count("pk")}
     sums["sum_output_tokens"] = Sum(F("output_tokens") + F("reasoning_tokens"))
     found = rows.annotate(at=at).values("at", *by).annotate(**sums).order_by("at", *by)
     return [

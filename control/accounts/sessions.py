@@ -93,14 +93,13 @@ def sessions_of(request: HttpRequest) -> Table:
         name = "Sign out" if is_here else "End"
         button = Button(name, reverse("account_end_session", args=[one.pk]), browser_of(one.user_agent), post=True)
         state = State("this one", "good") if is_here else ""
-        name_cell = Cell(browser_of(one.user_agent), title=one.user_agent)
-        rows.append(Row([name_cell, state, one.ip, one.last_seen_at, one.created_at, [button]]))
+        where = Cell(browser_of(one.user_agent), detail=one.ip, title=one.user_agent)
+        seen = Cell(one.last_seen_at, detail=f"signed in {one.created_at:%-d %b %Y}")
+        rows.append(Row([where, state, seen, [button]]))
     columns = [
         Column("Browser", "name"),
         Column("Which", "state", is_hidden=True),
-        Column("Address"),
         Column("Last seen", "time"),
-        Column("Signed in", "time"),
         Column("Actions", "buttons", is_hidden=True),
     ]
     return Table("Sessions", columns, rows, "None is noted yet.", id="sessions", csrf=get_token(request))

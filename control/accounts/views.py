@@ -145,7 +145,7 @@ class Factors:
 
     def keys_table(self) -> Table:
         """Return the passkeys and security keys."""
-        columns = [Column("Key", "name"), Column("Added", "time"), Column("Last used", "time")]
+        columns = [Column("Key", "name"), Column("Last used", "time")]
         columns.append(Column("Actions", "buttons", is_hidden=True))
         rows = []
         for one in self.keys:
@@ -155,7 +155,8 @@ class Factors:
                 Button("Remove", reverse("mfa_remove_webauthn", args=[one.pk]), name, tone="danger"),
             ]
             kind = "signs in alone" if one.wrap().is_passwordless else "beside the password"
-            rows.append(Row([Cell(name, detail=kind), one.created_at, one.last_used_at or SafeString("never"), acts]))
+            key = Cell(name, detail=f"{kind}, added {one.created_at:%-d %b %Y}")
+            rows.append(Row([key, one.last_used_at or SafeString("never"), acts]))
         return Table("Passkeys and security keys", columns, rows, id="passkeys")
 
 

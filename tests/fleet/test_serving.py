@@ -73,7 +73,7 @@ def test_a_node_is_kept_for_what_runs_there_alone(terms):
 @pytest.mark.postgresql
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("of", ["deployments", "nodes"])
-def test_of_two_operators_who_take_the_last_two_out_at_once_one_is_told(monkeypatch, of):
+def test_of_two_operators_who_take_the_last_two_out_at_once_one_is_told(terms, monkeypatch, of):
     """Each looks at what the other leaves: without a lock in common both would pass."""
     row = add("river", "worker" if of == "nodes" else "fake")
     rule("chat", row)
