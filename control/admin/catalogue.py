@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,10 +127,10 @@ class ModelAliasAdmin(RowsAdmin):
 
 def _standings(live: Live) -> Callable[[PublicModel], Standing]:
     """Return how models are, by one snapshot of the gateway."""
-    states, prices = live.deployment_states(), live.prices()
+    snapshot = cache(lambda: (live.deployment_states(), live.prices()))  # a list asks for its columns twice
 
     def standing(model: PublicModel) -> Standing:
-        return standing_of(live, states, prices, model)
+        return standing_of(live, *snapshot(), model)
 
     return standing
 

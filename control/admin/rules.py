@@ -28,7 +28,7 @@ class RouteRuleAdmin(ReadOnlyAdmin):
     search_fields = ["name", "plan", "task"]
     inlines = [TargetInline]
     list_tools = ["rules"]
-    row_tools = ["change"]
+    row_tools = ["edit"]
 
     @admin.display(description="Examples")
     def example_count(self, rule: RouteRule) -> int:
@@ -47,6 +47,6 @@ class RouteRuleAdmin(ReadOnlyAdmin):
         return redirect("operate-routing")
 
     @tool("Change", path="edit", permission="view")
-    def change(self, request: HttpRequest, rule: RouteRule) -> HttpResponse:
+    def edit(self, request: HttpRequest, rule: RouteRule) -> HttpResponse:
         """Lead to the operator's page of the rule."""
         return redirect("operate-rule", rule.pk)

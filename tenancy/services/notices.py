@@ -54,7 +54,7 @@ def _notices(event: AuditEvent) -> Iterator[Notice]:
     elif event.action == "membership.changed":
         yield from _of_membership(event)
     elif word == "second_factor" and verb in {"created", "deleted"}:
-        values = event.after or event.before
+        values = event.before | event.after  # the reason for a removal stands in `after`
         what, done = _FACTORS.get(values["type"], "A second factor"), "added" if verb == "created" else "removed"
         user = User.objects.get(pk=values["user"])
         yield Notice(user, f"{what} was {done}", f"{what} was {done}.", user.email)

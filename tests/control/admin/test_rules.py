@@ -19,5 +19,5 @@ def test_rules_are_shown_with_their_ceilings_and_changed_elsewhere(operator):
     assert operator.post(row, {"name": "mine"}).status_code == 403
     assert operator.get(reverse("admin:routing_routerule_add")).status_code == 403
     assert RouteRule.objects.get().name == "cheap"
-    for name, args, leads in (("rules", [], "operate-routing"), ("change", [rule.pk], "operate-rule")):
+    for name, args, leads in (("rules", [], "operate-routing"), ("edit", [rule.pk], "operate-rule")):
         assert operator.get(reverse(f"admin:routing_routerule_{name}", args=args)).url == reverse(leads, args=args)

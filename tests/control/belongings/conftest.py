@@ -131,6 +131,7 @@ def marked(home, acme, other):
     links.mint_link(user=owner)
     browser = Client()
     browser.force_login(owner, backend="django.contrib.auth.backends.ModelBackend")
+    assert browser.get("/accounts/").status_code == 200  # notes the session
     queue_mail(to=EMAIL, subject=f"{PERSON} is welcome", text=MARK)
 
     said = json.dumps({"turns": [{"id": "q", "role": "user", "content": MARK}], "leaf": "q", "settings": {}}).encode()

@@ -91,6 +91,7 @@ def test_a_page_of_models_asks_as_much_as_one_model(operator):
         return len(found)
 
     names = ["operate-models", "operate-prices", "operate-plans", "operate-routing"]
+    queries(reverse("operate-now"))  # notes that the session is in use
     before = {name: queries(reverse(name)) for name in names}
     for number in range(12):
         rule_to(fake(f"m{number}", card=f"card{number}"), name=f"rule {number}", priority=number)
