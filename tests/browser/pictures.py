@@ -22,7 +22,7 @@ MOST_BYTES = 150_000
 SEED = "tests.browser.seed_pictures"
 QUESTION = "What does a write-ahead log do?"
 TICKET = "Give the fields of this ticket: I was charged twice for order 4810376, please send the money back."
-WIDE, PHONE = (1280, 800), (390, 760)
+WIDE, TALL, PHONE = (1280, 760), (1280, 920), (390, 760)
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,18 @@ def tried(page: Page) -> None:
     page.get_by_label("What it asks").fill(TICKET)
     page.get_by_role("button", name="Try", exact=True).click()
     expect(page.locator("#tried")).to_contain_text("Credits")
+    page.evaluate("document.activeElement.blur(), scrollTo(0, 0)")
 
 
 def side_by_side(page: Page) -> None:
     """Ask two models at once."""
+    page.locator("#model-button").click()
+    page.get_by_role("radio", name=re.compile("^qwen")).click()
     page.get_by_role("button", name="Compare two models").click()
     page.get_by_label("Message", exact=True).fill(QUESTION)
     page.keyboard.press("Enter")
     expect(page.locator("[data-reading=credits]")).to_have_count(2)
+    expect(page.get_by_role("button", name="Send", exact=True)).to_be_visible()
     page.evaluate("document.activeElement.blur()")
 
 
@@ -77,11 +81,11 @@ def pictures(ids: dict[str, str]) -> dict[str, Picture]:
     return {
         "now": Picture("operator", "/operate/"),
         "request": Picture("owner", f"/requests/{ids['ticket']}/"),
-        "chat": Picture("owner", "/chat/", prepare=asked),
+        "chat": Picture("owner", "/chat/", TALL, asked),
         "tenant": Picture("operator", "/operate/tenants/northwind-press/"),
         "money": Picture("operator", "/operate/money/"),
-        "prices": Picture("operator", "/operate/prices/qwen2.5-7b-instruct/new/", prepare=compared),
-        "routing": Picture("operator", "/operate/routing/", prepare=tried),
+        "prices": Picture("operator", "/operate/prices/qwen2.5-7b-instruct/new/", TALL, compared),
+        "routing": Picture("operator", "/operate/routing/", TALL, tried),
         "requests": Picture("owner", "/requests/?hours=24"),
         "refused": Picture("owner", f"/requests/{ids['refused']}/"),
         "usage": Picture("owner", "/usage/?days=30&group=model"),

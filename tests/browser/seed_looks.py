@@ -15,7 +15,7 @@ from gateway.batches.models import Batch
 from gateway.conversations import Conversation
 from gateway.runtime.models import RefusedRequest
 from routing.models import Adapter, Deployment, Fetch, Node, PublicModel, RouteRule
-from tenancy.models import Membership, Project, Tenant, User
+from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Project, Tenant, User
 from tenancy.services import admin_keys, keys
 from tenancy.services.members import invite_member
 from tests.browser.seed import RATES, join
@@ -101,10 +101,10 @@ def things() -> dict[str, list[str]]:
         "tenants": ["long"],
         "people": member,
         "operate/people": ids(User.objects.filter(email=ADDRESS)),
-        "invitations": ids(tenant.invitations.all()),
+        "invitations": ids(Invitation.objects.of(tenant)),
         "grants": [str(one.pk) for one in CreditGrant.objects.filter(wallet__tenant=tenant)],
-        "keys": ids(tenant.api_keys.all()),
-        "admin": ids(tenant.admin_api_keys.all()),
+        "keys": ids(APIKey.objects.of(tenant)),
+        "admin": ids(AdminAPIKey.objects.of(tenant)),
         "projects": ids(Project.objects.of(tenant).filter(name=LONG)),
         "conversations": ids(Conversation.objects.of(tenant)),
         "shared": ids(Conversation.objects.of(tenant)),

@@ -79,7 +79,12 @@ def make() -> dict[str, list[str]]:
     )  # fmt: skip
     ensure_default_routes()
     for name, task, model, examples in (
-        ("support tickets", "extract", "sluice-desk", ["Which order is it about?", "Give the fields of this ticket."]),
+        (
+            "support tickets",
+            "extract",
+            "sluice-desk",
+            ["Give the fields of this ticket: I was charged twice for order 1234567, please send the money back."],
+        ),
         ("programs", "code", "llama-3.1-70b", ["Write a function that …", "Why does this test fail?"]),
     ):
         rule = RouteRule.objects.create(name=name, task=task, priority=200 + len(name), examples=examples)

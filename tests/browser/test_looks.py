@@ -38,8 +38,8 @@ HIDDEN = """(width) => {
     const right = panel.getBoundingClientRect().left + panel.clientWidth + 1;
     for (const cell of table.querySelectorAll("tbody tr:first-child > *")) {
       const box = cell.getBoundingClientRect();
-      if (!box.width) found.push(`a column without width: ${name(cell)}`);
-      else if (width > 1000 && box.right > right) found.push(`a column out of sight: ${name(cell)}`);
+      if (!box.width && cell.textContent.trim()) found.push(`a column without width: ${name(cell)}`);
+      if (width > 1000 && box.right > right) found.push(`a column out of sight: ${name(cell)}`);
     }
   }
   return found;
