@@ -17,15 +17,23 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-TOGETHER = ("tests/stack/embedded/", "tests/stack/cluster/", "tests/browser/")
-"""Folders whose tests share what takes long to start: one worker runs all of a folder, from the start of the run on."""
+CHAT = ("tests/browser/test_chat", "tests/browser/test_conversations")
+TOGETHER = (("tests/stack/embedded/",), ("tests/stack/cluster/",), CHAT, ("tests/browser/",))
+"""Tests, by the beginnings of their names, that share what takes long to start: one worker runs all of a group, from
+the start of the run on. Those in a browser are two, of about the same length: each has a site of its own.
+"""
+
+
+def scope_of(nodeid: str) -> str:
+    """Return the name of what runs in one worker with that test: its group of `TOGETHER`, or its file."""
+    return next((group[0] for group in TOGETHER if nodeid.startswith(group)), nodeid.partition("::")[0])
 
 
 class ByFile(LoadScopeScheduling):
-    """Gives a worker one file at a time, or a folder of `TOGETHER`, in the order in which they are collected."""
+    """Gives a worker one file or group at a time, in the order in which they are collected."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((folder for folder in TOGETHER if nodeid.startswith(folder)), nodeid.partition("::")[0])
+        return scope_of(nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -77,6 +85,20 @@ def pytest_load_initial_conftests(early_config: pytest.Config, parser: Any, args
         os.environ["SLUICE_TEST_POSTGRES"] = server.url
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the tables whose rows tests recorded: `record_property("row", [title, line])`."""
+    tables: dict[str, list[str]] = {}
+    for report in (report for reports in terminalreporter.stats.values() for report in reports):
+        if getattr(report, "when", "") == "call":
+            for name, value in report.user_properties:
+                if name == "row":
+                    tables.setdefault(value[0], []).append(value[1])
+    for title, lines in tables.items():
+        terminalreporter.section(title)
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, so that no worker is left alone with it at the end, and let tests of processes and
@@ -88,7 +110,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     processes = ("tests/stack/", "tests/browser/")
 
     def how_late(item: pytest.Item) -> tuple[bool, bool, bool]:
-        is_shared, has_processes = item.nodeid.startswith(TOGETHER), item.nodeid.startswith(processes)
+        is_shared = any(item.nodeid.startswith(group) for group in TOGETHER)
+        has_processes = item.nodeid.startswith(processes)
         return not is_shared, not has_processes, item.path not in slow_files
 
     items.sort(key=how_late)

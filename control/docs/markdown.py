@@ -5,6 +5,7 @@ scrolled by keyboard, and links that lead to pages of the site.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -18,13 +19,14 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 
 from control.api.data_plane import BASE
-from control.docs.site import BY_SOURCE, FILES, PAGES, REFERENCE, Page
+from control.docs.site import BY_SOURCE, FILES, PAGES, REFERENCE, ROOT, Page
 
 LOCAL = "http://127.0.0.1:8000"
 """The address in the documents' examples, which the site replaces by the reader's own."""
 NAMED = ("code", "variable")
 """Columns of tables whose texts in backticks are found by a link."""
 
+_FILES = "/docs/files/"
 _NOT_OF_SLUGS = re.compile(r"[^\w\- ]")
 
 
@@ -101,9 +103,14 @@ class _Renderer(RendererHTML):
         return "</a>" if known else "</span>"
 
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Return an image of the site."""
+        """Return an image of the site, with its size so that nothing moves when it comes."""
         target = address_of(env["seen"].page, str(tokens[idx].attrGet("src"))) or ""
-        return f'<img src="{escape(target)}" alt="{escape(tokens[idx].content)}" loading="lazy">'
+        size = ""
+        if (path := target.removeprefix(_FILES)) in FILES:
+            with (ROOT / path).open("rb") as file:
+                width, height = struct.unpack(">16x2I", file.read(24))  # PNG's first chunk
+            size = f' width="{width}" height="{height}"'
+        return f'<img src="{escape(target)}" alt="{escape(tokens[idx].content)}"{size} loading="lazy">'
 
     def code_inline(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
         """Return a text in backticks, with its anchor where a table tells of it."""
@@ -132,7 +139,7 @@ def address_of(page: Page, link: str) -> str | None:
     if source in BY_SOURCE:
         return f"/docs/{BY_SOURCE[source].slug}/{suffix}"
     if source in FILES:
-        return f"/docs/files/{source}"
+        return _FILES + source
     return "/docs/architecture/" if source == "docs/decisions" else None
 
 

@@ -150,8 +150,11 @@ SECTIONS = (
 )
 PAGES = {page.slug: (section, page) for section in SECTIONS for page in section.pages}
 BY_SOURCE = {page.source: page for _, page in PAGES.values()}
-FILES = {"docs/log-line.schema.json": "application/json", "docs/images/chat.png": "image/png"} | {
-    f"examples/{name}": kind for name, kind in (("tickets.py", "text/x-python"), ("tickets.csv", "text/csv"))
+FILES = {
+    "docs/log-line.schema.json": "application/json",
+    "examples/tickets.py": "text/x-python",
+    "examples/tickets.csv": "text/csv",
+    **{f"docs/images/{one.name}": "image/png" for one in (ROOT / "docs/images").glob("*.png")},
 }
 """What pages link to that is no page, as it is sent."""
 

@@ -100,9 +100,10 @@ def price(request: HttpRequest, desk: Desk, name: str) -> HttpResponse:
         else:
             state = State("past") if is_past else State("in force", "good")
             is_past = True
-        cells = [moment(version.effective_from), state, *_rates(found), version.note]
-        rows.append(Row(cells, is_over=state.word == "past"))
-    columns = [Column("From", "text"), Column("State", "state"), *_RATES, _BATCH, Column("Note", "wraps")]
+        begin = version.effective_from
+        cell = Cell(moment(begin), detail=version.note, title=f"{begin:%Y-%m-%d %H:%M} UTC")
+        rows.append(Row([cell, state, *_rates(found)], is_over=state.word == "past"))
+    columns = [Column("From", "name"), Column("State", "state"), *_RATES, _BATCH]
     table = Table("Versions", columns, rows, "No version is published yet.")
     context = desk.context(
         page="prices", name=name, table=table, concerned=_concerned(name),

@@ -17,6 +17,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, expect, sync_playwright
 
 from base.http import open_directly
+from tests.browser.jobs import Jobs, counting
 from tests.services.ports import lease_port
 from tests.stack.stack import ROOT, Inside, environment_of, migrated
 
@@ -31,6 +32,7 @@ ARGUMENTS = (
     "--disable-component-update",
     "--disable-sync",
 )
+STRANGER = ""  # who isn't signed in
 expect.set_options(timeout=60_000)  # machines are slow at times
 
 
@@ -80,7 +82,7 @@ class Site:
 
 
 @contextmanager
-def running_site() -> Iterator[Site]:
+def running_site(seed: str = "tests.browser.seed:make") -> Iterator[Site]:
     """Seed a home and serve it; whatever happens, nothing of it is left."""
     with tempfile.TemporaryDirectory(prefix="sluice-browser-") as folder, migrated(Path(folder)):
         port = lease_port()
@@ -88,7 +90,7 @@ def running_site() -> Iterator[Site]:
         environment = environment_of(Path(folder), **own)
         site = Site(Path(folder), environment, port, Inside(environment))
         try:
-            site.links = site.inside.ask("tests.browser.seed:make")
+            site.links = site.inside.ask(seed)
             site.start()
             yield site
         finally:
@@ -134,7 +136,8 @@ def cookies() -> dict[str, Any]:
 
 @pytest.fixture
 def visit(site: Site, browser: Browser, cookies: dict[str, Any]) -> Iterator[Any]:
-    """`visit("owner", "/usage/")` opens a window in which the owner is signed in and returns its Visitor.
+    """`visit("owner", "/usage/")` opens a window in which the owner is signed in and returns its Visitor; `STRANGER` is
+    nobody.
 
     A test fails when one of its windows complained, unless it emptied `complaints` itself.
     """
@@ -151,7 +154,7 @@ def visit(site: Site, browser: Browser, cookies: dict[str, Any]) -> Iterator[Any
         context.on("weberror", lambda error: visitor.complaints.append(str(error.error)))
         if name in cookies:
             context.add_cookies(cookies[name])
-        else:
+        elif name != STRANGER:
             page.goto(site.links[name].pop())
             page.get_by_role("button", name="Sign in").click()
             page.wait_for_url(f"{site.url}/**")
@@ -163,6 +166,12 @@ def visit(site: Site, browser: Browser, cookies: dict[str, Any]) -> Iterator[Any
     for visitor in visitors:
         visitor.context.close()
     assert [visitor.complaints for visitor in visitors] == [[]] * len(visitors)
+
+
+@pytest.fixture
+def job(record_property: Any) -> Jobs:
+    """`counting` of this test: a block with a hand that is held to the clicks of its job."""
+    return counting(record_property)
 
 
 def _note(complaints: list[str], message: ConsoleMessage) -> None:

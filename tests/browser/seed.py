@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.test import Client
 from django.utils import timezone
 
+from base.sealing import unseal
 from base.units import MICRO
 from billing.models import CreditGrant, Plan, UsageRollup, Wallet
 from billing.services import cards, credits, plans, wallets
@@ -12,9 +13,10 @@ from gateway.runtime.models import RefusedRequest
 from routing.models import PublicModel, RouteRule, RouteTarget
 from routing.services.catalogue import add_model
 from routing.services.defaults import ensure_default_routes
-from tenancy.models import Membership, Project, Tenant, User
+from tenancy.models import Membership, OutgoingMail, Project, Tenant, User
 from tenancy.services import admin_keys, keys
 from tenancy.services.links import mint_link
+from tenancy.services.members import invite_by_mail
 
 MARKDOWN = """## Rivers
 
@@ -56,7 +58,6 @@ MODELS = {
 RATES = {0: {"input": 2 * MICRO, "cache_read": MICRO // 2, "output": 8 * MICRO}}
 PEOPLE = {"owner": "owner", "member": "member", "billing": "billing"}
 LINKS = 3
-LONG = "The Society for the Improvement of Long Names and of Their Readers, in Rooms Narrower than Anybody Had Foreseen"
 
 
 def make_tenant(slug: str, plan: str, credit: int) -> Tenant:
@@ -164,15 +165,6 @@ def pages_of_examples(host: str, addresses: list[str]) -> dict[str, str]:
     return {address: client.get(address).content.decode() for address in addresses}
 
 
-def fill() -> str:
-    """Make a tenant whose names are as long as names may be; return a key's secret."""
-    tenant = Tenant.objects.get(slug="long")
-    Tenant.objects.filter(pk=tenant.pk).update(name=LONG)
-    project = Project.objects.of(tenant).get()
-    _, secret = keys.create_key(tenant=tenant, project=project, name=LONG[:100], scopes=["inference"])
-    return secret
-
-
 def grant(slug: str, amount: int) -> None:
     """Give a tenant so many µcr."""
     wallet = Wallet.objects.get(tenant__slug=slug)
@@ -184,6 +176,12 @@ def secret(slug: str) -> str:
     tenant = Tenant.objects.get(slug=slug)
     project = Project.objects.of(tenant).get(name="Default")
     return keys.create_key(tenant=tenant, project=project, name="a program", scopes=["inference"])[1]
+
+
+def invited(slug: str, email: str) -> str:
+    """Make a tenant and invite its owner; return the text of the mail."""
+    invite_by_mail(tenant=make_tenant(slug, "business", 5 * MICRO), email=email, role="owner")
+    return unseal(OutgoingMail.objects.filter(to=email).latest("pk").sealed_text)
 
 
 def is_kept(request: str) -> bool:

@@ -45,26 +45,27 @@ def converse(page, text, model="echo"):
     expect(entry(page, text)).to_be_visible()
 
 
-@pytest.mark.sweep
-def test_a_closed_tab_loses_nothing_and_its_answer_goes_on(visit):
+def test_a_closed_tab_loses_nothing_and_its_answer_goes_on(visit, job):
     visitor = visit("member")
     page = visitor.page
     page.get_by_role("button", name="Parameters").click()
     page.get_by_label("System prompt").fill("Count on.")
     page.get_by_role("button", name="Close parameters").click()
-    pick(page, "slow")
-    ask(page, "Count after closing")
-    expect(answers(page).last.locator(".prose")).to_contain_text("w3")
-    page.get_by_label("Message", exact=True).fill("a draft\nof two lines")
-    expect(entry(page, "Count after closing")).to_be_visible()
-    page.close()
-    page = visitor.context.new_page()
-    page.goto("/chat/")
-    expect(page.get_by_text("What would you like to know?")).to_be_visible()
-    entry(page, "Count after closing").get_by_role("link").click()
-    answer = answers(page).last
-    expect(answer.locator(".prose")).to_contain_text("w40")
-    ended(page)
+    with job("Member", "converse over a closed tab", page) as hand:
+        hand.click(page.locator("#model-button"))
+        hand.click(page.get_by_role("radio", name=re.compile(r"^slow\b")))
+        ask(page, "Count after closing")
+        expect(answers(page).last.locator(".prose")).to_contain_text("w3")
+        page.get_by_label("Message", exact=True).fill("a draft\nof two lines")
+        expect(entry(page, "Count after closing")).to_be_visible()
+        page.close()
+        hand.page = page = visitor.context.new_page()
+        page.goto("/chat/")
+        expect(page.get_by_text("What would you like to know?")).to_be_visible()
+        hand.click(entry(page, "Count after closing").get_by_role("link"))
+        answer = answers(page).last
+        expect(answer.locator(".prose")).to_contain_text("w40")
+        ended(page)
     assert answer.locator(".prose").inner_text().split() == [f"w{number}" for number in range(1, 41)]
     expect(page.get_by_label("Message", exact=True)).to_have_value("a draft\nof two lines")
     expect(page.get_by_label("System prompt")).to_have_value("Count on.")

@@ -2,191 +2,158 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import subprocess
+import zipfile
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import Visitor
+from tests.browser.conftest import STRANGER
 from tests.browser.test_usage import models_with
 
 pytestmark = [pytest.mark.browser]
 
 
-@dataclass
-class Hand:
-    """Counts the clicks of one job."""
-
-    visitor: Visitor
-    clicks: int = 0
-
-    @property
-    def page(self) -> Page:
-        return self.visitor.page
-
-    def click(self, place: Locator) -> None:
-        self.clicks += 1
-        place.click()
-
-    def link(self, name: str | re.Pattern[str], within: Locator | None = None) -> None:
-        exact = isinstance(name, str)
-        self.click((within or self.page).get_by_role("link", name=name, exact=exact).first)
-
-    def button(self, name: str, within: Locator | None = None) -> None:
-        self.click((within or self.page).get_by_role("button", name=name, exact=True).first)
-
-    def go(self, name: str) -> None:
-        """Follow the navigation."""
-        self.link(name, self.page.get_by_role("navigation", name="Pages"))
-
-
-COUNTED: dict[str, tuple[int, int]] = {}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _told() -> Iterator[None]:
-    """Print the table of clicks at the end."""
-    yield
-    lines = [f"| {job} | {clicks} | {most} |" for job, (clicks, most) in COUNTED.items()]
-    print("", "| job of a tenant | clicks | at most |", "|---|---|---|", *lines, sep="\n")
-
-
 @pytest.fixture
-def job(visit) -> Iterator[Callable[..., Hand]]:
-    """`job("make a key", most=3)` opens the owner's first page; the test fails where it takes more clicks."""
-    hands: list[tuple[str, int, Hand]] = []
-
-    def begin(name: str, most: int, who: str = "owner") -> Hand:
-        hand = Hand(visit(who, "/"))
-        hands.append((name, most, hand))
-        return hand
-
-    yield begin
-    for name, most, hand in hands:
-        COUNTED[name] = hand.clicks, most
-        assert hand.clicks <= most, name
+def home(visit) -> Page:
+    """The owner's first page."""
+    return visit("owner", "/").page
 
 
 def row(page: Page, name: str) -> Locator:
     return page.get_by_role("row", name=re.compile(name))
 
 
-def test_a_key_is_made_and_used(site, job):
-    hand = job("make a key", 4)
-    page = hand.page
-    hand.go("Keys")
-    hand.link("Create key")
-    dialog = page.get_by_role("dialog")
-    dialog.get_by_label("Name").fill("job key")
-    hand.button("Create key", dialog)
-    hand.button("Copy key")
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    assert "river" in models_with(site, page.evaluate("navigator.clipboard.readText()"))
+def test_a_newcomer_comes_from_the_invitation_to_a_charged_request(site, visit, job):
+    """With what the mail and the pages say, and no document: the command that is shown runs as it was copied."""
+    mail = site.inside.ask("tests.browser.seed:invited", "newcomers", "first@newcomers.example")
+    [link] = re.findall(r"http://\S+", mail)
+    page = visit(STRANGER, link).page
+    with job("Owner", "come from the invitation to the first charged request", page) as hand:
+        for field in page.locator("input[type=password]").all():
+            field.fill("correct horse battery staple")
+        hand.button("Join as owner")
+        page.get_by_label("Its name").fill("first program")  # the step that Home shows
+        hand.button("Create key")
+        hand.button("Copy command")
+        command = page.evaluate("navigator.clipboard.readText()")
+        environment = {**os.environ, "no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
+        done = subprocess.run(["bash", "-ec", command], env=environment, capture_output=True, text=True, check=False)
+        assert '"finish_reason":' in done.stdout, done
+        hand.go("Requests")
+        request = row(page, "first program").first
+        expect(request).to_contain_text("stop")
+    request.get_by_role("link").first.click()
+    sheet = page.get_by_role("dialog", name="Details")
+    expect(sheet.get_by_role("heading", name="What it cost")).to_be_visible()
+    assert re.search(r"0\.\d*[1-9]", sheet.get_by_role("row", name=re.compile("^Charge")).first.inner_text())
 
 
-def test_a_key_gets_another_secret(site, job, visit):
+def test_a_key_is_made_and_used(site, home, job):
+    with job("Owner", "make a key", home) as hand:
+        hand.go("Keys")
+        hand.link("Create key")
+        dialog = home.get_by_role("dialog")
+        dialog.get_by_label("Name").fill("job key")
+        hand.button("Create key", dialog)
+        hand.button("Copy key")
+        expect(home.get_by_role("button", name="Copied")).to_be_visible()
+    assert "river" in models_with(site, home.evaluate("navigator.clipboard.readText()"))
+
+
+def test_a_key_gets_another_secret(site, home, job):
     site.inside.ask("tests.browser.seed:key", "acme", "turned")
-    hand = job("rotate a key", 4)
-    page = hand.page
-    hand.go("Keys")
-    hand.link("turned")
-    hand.button("Make new secret")
-    hand.button("Copy key")
-    assert "river" in models_with(site, page.evaluate("navigator.clipboard.readText()"))
-    page.goto("/keys/")
-    expect(row(page, "^turned")).to_contain_text("and …")
+    with job("Owner", "rotate a key", home) as hand:
+        hand.go("Keys")
+        hand.link("turned")
+        hand.button("Make new secret")
+        hand.button("Copy key")
+    assert "river" in models_with(site, home.evaluate("navigator.clipboard.readText()"))
+    home.goto("/keys/")
+    expect(row(home, "^turned")).to_contain_text("and …")
 
 
-def test_somebody_is_invited_and_the_invitation_withdrawn(job):
-    hand = job("invite somebody", 2)
-    page = hand.page
-    hand.go("People")
-    page.get_by_label("Invite by mail").fill("new@acme.example")
-    hand.button("Invite")
-    expect(page.get_by_text("new@acme.example is invited as member")).to_be_visible()
-    page.get_by_role("button", name="Withdraw new@acme.example").click()
-    expect(page.get_by_text("The invitation of new@acme.example is withdrawn.")).to_be_visible()
+def test_people_are_invited_given_a_role_and_removed(site, home, job):
+    for name in ("changing", "leaving"):
+        site.inside.ask("tests.browser.seed:joined", "acme", f"{name}@acme.example", "member")
+    with job("Owner", "invite somebody", home) as hand:
+        hand.go("People")
+        home.get_by_label("Invite by mail").fill("new@acme.example")
+        hand.button("Invite")
+        expect(home.get_by_text("new@acme.example is invited as member")).to_be_visible()
+    home.get_by_role("button", name="Withdraw new@acme.example").click()
+    expect(home.get_by_text("The invitation of new@acme.example is withdrawn.")).to_be_visible()
+
+    with job("Owner", "change a role", home) as hand:
+        hand.go("People")
+        hand.link("Change role of changing@acme.example")
+        hand.click(home.get_by_role("radio", name=re.compile("^Billing")))
+        hand.button("Save")
+        expect(home.get_by_text("changing@acme.example is billing now.")).to_be_visible()
+
+    with job("Owner", "remove somebody", home) as hand:
+        hand.go("People")
+        hand.link("Remove leaving@acme.example")
+        home.get_by_label("Type the address").fill("leaving@acme.example")
+        hand.button("Remove")
+        expect(home.get_by_text("leaving@acme.example is no member any more.")).to_be_visible()
 
 
-def test_a_role_is_changed(site, job):
-    site.inside.ask("tests.browser.seed:joined", "acme", "changing@acme.example", "member")
-    hand = job("change a role", 4)
-    page = hand.page
-    hand.go("People")
-    hand.link("Change role of changing@acme.example")
-    hand.click(page.get_by_role("radio", name=re.compile("^Billing")))
-    hand.button("Save")
-    expect(page.get_by_text("changing@acme.example is billing now.")).to_be_visible()
+def test_a_project_is_made(home, job):
+    with job("Owner", "make a project", home) as hand:
+        hand.go("Settings")
+        home.get_by_label("New project").fill("Research")
+        hand.button("Make project")
+        expect(home.get_by_text("The project “Research” is there")).to_be_visible()
 
 
-def test_somebody_is_removed(site, job):
-    site.inside.ask("tests.browser.seed:joined", "acme", "leaving@acme.example", "member")
-    hand = job("remove somebody", 3)
-    page = hand.page
-    hand.go("People")
-    hand.link("Remove leaving@acme.example")
-    page.get_by_label("Type the address").fill("leaving@acme.example")
-    hand.button("Remove")
-    expect(page.get_by_text("leaving@acme.example is no member any more.")).to_be_visible()
-
-
-def test_a_project_is_made(job):
-    hand = job("make a project", 2)
-    page = hand.page
-    hand.go("Settings")
-    page.get_by_label("New project").fill("Research")
-    hand.button("Make project")
-    expect(page.get_by_text("The project “Research” is there")).to_be_visible()
-
-
-def test_the_spending_of_a_day_leads_to_its_requests(site, job):
+def test_the_spending_of_a_day_leads_to_its_requests(site, home, job):
     site.inside.ask("tests.browser.seed:spend", "acme")
-    hand = job("find a day's spending and its requests", 2)
-    page = hand.page
-    hand.go("Usage")
-    bar = page.locator("svg a.bar").last
-    told = bar.get_attribute("aria-label")
-    assert re.search(r": [\d.]+", told)
-    hand.clicks += 1
-    bar.focus()
-    bar.press("Enter")  # by keyboard, as Tab and Enter do
-    expect(page).to_have_url(re.compile(r"/requests/\?since=[\d-]+T00:00:00Z&until="))
+    with job("Owner", "find a day's spending and its requests", home) as hand:
+        hand.go("Usage")
+        bar = home.locator("svg a.bar").last
+        assert re.search(r": [\d.]+", bar.get_attribute("aria-label"))
+        hand.press(bar, "Enter")  # by keyboard, as Tab and Enter do
+        expect(home).to_have_url(re.compile(r"/requests/\?since=[\d-]+T00:00:00Z&until="))
 
 
-def test_usage_and_ledger_are_exported(job):
-    hand = job("export usage", 2)
-    page = hand.page
-    hand.go("Usage")
-    with page.expect_download() as download:
-        hand.link("Export CSV")
+def test_usage_ledger_and_all_that_the_tenant_has_are_exported(home, visit, job):
+    with job("Owner", "export usage", home) as hand:
+        hand.go("Usage")
+        with home.expect_download() as download:
+            hand.link("Export CSV")
     assert download.value.suggested_filename.startswith("usage-acme-")
-    hand = job("export the ledger", 2, "billing")
-    hand.go("Billing")
-    with hand.page.expect_download() as download:
-        hand.link("Export ledger")
+    with job("Owner", "export all that the tenant has", home) as hand:
+        hand.go("Settings")
+        with home.expect_download() as download:
+            hand.link("Download")
+    assert "members.jsonl" in " ".join(zipfile.ZipFile(download.value.path()).namelist())
+    page = visit("billing", "/").page
+    with job("Billing", "export the ledger", page) as hand:
+        hand.go("Billing")
+        with page.expect_download() as download:
+            hand.link("Export ledger")
     assert download.value.suggested_filename.startswith("ledger-acme-")
 
 
-def test_a_models_command_is_copied(job):
-    hand = job("get a model's command", 3)
-    page = hand.page
-    hand.go("Models")
-    card = page.locator("section#river")
-    hand.click(card.get_by_text("Ask river"))
-    hand.button("Copy curl of river", card)
-    text = page.evaluate("navigator.clipboard.readText()")
+def test_a_models_command_is_copied(home, job):
+    with job("Owner", "get a model's command", home) as hand:
+        hand.go("Models")
+        card = home.locator("section#river")
+        hand.click(card.get_by_text("Ask river"))
+        hand.button("Copy curl of river", card)
+    text = home.evaluate("navigator.clipboard.readText()")
     assert text.startswith("curl http://127.0.0.1")
     assert '"model": "river"' in text
 
 
-def test_a_person_gives_a_name_and_keeps_the_navigation(job):
-    hand = job("change one's name", 3)
-    page = hand.page
-    hand.click(page.get_by_role("button", name=re.compile("^Account")))
-    hand.link("Your account")
-    page.get_by_label("Name").fill("Olga Owner")
-    hand.button("Save")
-    expect(page.get_by_text("Your name is saved.")).to_be_visible()
-    expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
+def test_a_person_gives_a_name_and_keeps_the_navigation(home, job):
+    with job("Owner", "change one's name", home) as hand:
+        hand.button(re.compile("^Account"))
+        hand.link("Your account")
+        home.get_by_label("Name").fill("Olga Owner")
+        hand.button("Save")
+        expect(home.get_by_text("Your name is saved.")).to_be_visible()
+    expect(home.get_by_role("navigation", name="Pages")).to_be_visible()

@@ -27,14 +27,34 @@ def refused_as(site, client, model):
     return refused.value.request_id
 
 
-def test_a_refused_request_is_found_by_the_id_that_the_sdk_printed(site, visit, client):
+ANYWHERE = {"Owner": ("owner", "", ("/usage/", "/chat/")), "Operator": ("operator", "/operate", ("/operate/prices/",))}
+"""Of each role who it is, its side, and pages where somebody begins."""
+
+
+@pytest.mark.parametrize("role", ANYWHERE)
+def test_a_request_is_explained_in_two_steps_from_anywhere(visit, client, role, job):
+    """Ctrl+K with any form of its id, Enter: what it cost by line, and why it went there."""
+    answered = client.chat.completions.create(model="river", messages=[{"role": "user", "content": "Hello"}])
+    name, side, pages = ANYWHERE[role]
+    page = visit(name, pages[0]).page
+    with job(role, "say why a request cost that and went there", page) as hand:
+        for begin in pages:
+            for printed in (answered.id, answered._request_id):
+                page.goto(begin)
+                hand.find(printed)
+                page.wait_for_url(f"**{side}/requests/*/")
+                costs = page.get_by_role("region", name="What it cost")
+                expect(costs.get_by_role("row", name=re.compile(r"^Charge .*\d"))).to_be_visible()
+                expect(page.get_by_role("region", name="Why river")).to_contain_text("You asked for river")
+
+
+@pytest.mark.parametrize("role", ANYWHERE)
+def test_a_refused_request_is_found_by_the_id_that_the_sdk_printed(site, visit, client, role, job):
     printed = refused_as(site, client, "gpt-4o")
-    for name, begin, side in (("owner", "/usage/", ""), ("operator", "/operate/", "/operate")):
-        page = visit(name, begin).page
-        page.keyboard.press("Control+k")
-        page.get_by_role("searchbox").fill(printed)
-        expect(page.locator("#found a")).to_have_count(1)
-        page.keyboard.press("Enter")
+    name, side, [begin, *_] = ANYWHERE[role]
+    page = visit(name, begin).page
+    with job(role, "say why a request was refused", page) as hand:
+        hand.find(printed)
         page.wait_for_url(f"**{side}/requests/{printed}/")
         expect(page.get_by_role("heading", name="Model not found")).to_be_visible()
         expect(page.get_by_role("main")).to_contain_text("gpt-4o")

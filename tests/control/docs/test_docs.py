@@ -14,6 +14,7 @@ from control.docs import site
 from control.docs.reference import error_sections, operations
 from control.docs.search import search
 from control.docs.site import PAGES
+from control.screens import shell
 
 pytestmark = pytest.mark.django_db
 
@@ -25,7 +26,7 @@ class _Read(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.headings, self.ids, self.links, self.navigations, self.unfocused = [], [], [], [], []
+        self.headings, self.ids, self.links, self.images, self.navigations, self.unfocused = [], [], [], [], [], []
         self.mains = 0
         self.feed(text)
 
@@ -37,6 +38,10 @@ class _Read(HTMLParser):
             self.ids.append(given["id"])
         if tag == "a" and "href" in given:
             self.links.append(given["href"])
+        if tag == "img" and given["src"].endswith(".png"):
+            assert given["alt"]
+            assert int(given["width"]) > int(given["height"]) / 3
+            self.images.append(given["src"])
         if tag in ("nav", "aside"):
             self.navigations.append((tag, given.get("aria-label")))
         if (tag == "pre" or given.get("class") == "scroll") and given.get("tabindex") != "0":
@@ -96,14 +101,37 @@ def test_every_link_and_anchor_leads_somewhere(read, addresses):
 
 
 def test_files_that_pages_link_to_are_sent(read, addresses, client):
-    linked = {link for address in addresses for link in read(address)[1].links if link.startswith("/docs/files/")}
-    assert linked
-    for link in {*linked, "/docs/files/docs/images/chat.png"}:
+    pages = [read(address)[1] for address in addresses]
+    linked = {link for page in pages for link in (*page.links, *page.images) if link.startswith("/docs/files/")}
+    assert len(linked) > 10
+    for link in linked:
         answer = client.get(link)
         assert answer.status_code == 200, link
         assert answer.content == (site.ROOT / link.removeprefix("/docs/files/")).read_bytes()
     for other in ("manage.py", "var/secret.key", "../manage.py", "docs/credit.md"):
         assert client.get(f"/docs/files/{other}").status_code == 404
+
+
+LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+IGNORED = {"node_modules", "var", "build"}
+
+
+def test_every_relative_link_of_a_markdown_file_leads_to_a_file():
+    """Also those of files that are no page, such as the README, and pictures."""
+    found = [path for path in site.ROOT.rglob("*.md") if not IGNORED & set(path.parts) and ".venv" not in str(path)]
+    links = [(path, link) for path in found for link in LINK.findall(path.read_text()) if ":" not in link]
+    assert len(links) > 100
+    lost = [f"{path}: {link}" for path, link in links if link[0] != "/" and not (path.parent / link).exists()]
+    assert lost == []
+
+
+def test_pages_and_buttons_that_quick_starts_name_are_there():
+    titles = {entry.title for entry in (*shell.TENANT, *shell.OPERATOR)} | {"Operate"}
+    templates = "".join(path.read_text() for path in (site.ROOT / "templates").rglob("*.html"))
+    for path in (site.ROOT / "docs/quickstart").glob("*.md"):
+        names = re.findall(r"(?<!\*)\*([A-Z][^*\n]+)\*(?!\*)", path.read_text())
+        assert names, path
+        assert [name for name in names if name not in titles and f">{name}<" not in templates] == [], path
 
 
 def test_every_document_is_a_page():

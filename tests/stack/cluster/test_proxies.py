@@ -287,7 +287,10 @@ def test_people_sign_in_through_it_and_see_what_only_gateways_know(proxy, cluste
         stack.script("superuser", email, "behind-a-proxy-1")
 
         async def use(session):
+            async with session.get("/static/sluice.css") as sheet:
+                assert sheet.headers.get("Content-Encoding") == "gzip"
             async with session.get("/accounts/login/") as page:
+                assert "Content-Encoding" not in page.headers
                 [token] = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', await page.text())[:1]
             form = {"login": email, "password": "behind-a-proxy-1", "csrfmiddlewaretoken": token}
             headers = {"Origin": address, "Referer": f"{address}/accounts/login/"}
