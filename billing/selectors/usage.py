@@ -17,7 +17,11 @@ from billing.models import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """Usage of one UTC day, in tokens and µcr; model, api_key and project are None where sums aren't split by them."""
+    """Usage of one UTC day, in tokens and µcr; model, api_key and project are None where sums aren't split by them.
+
+    Sums over all tenants also have the operator's `cost` of requests whose deployment was calibrated, and those
+    requests' charge, `costed`.
+    """
 
     day: date
     model: str | None
@@ -28,6 +32,8 @@ class UsageSum:
     cache_read_tokens: int
     output_tokens: int
     charge: int
+    cost: int = 0
+    costed: int = 0
 
 
 _GROUPS = ("model", "api_key", "project")
@@ -101,6 +107,8 @@ def usage_of_all(first: date, last: date) -> list[UsageSum]:
             cache_read_tokens=one.cache_read_tokens,
             output_tokens=one.output_tokens,
             charge=one.charge,
+            cost=one.cost,
+            costed=one.costed,
         )
         for one in days
     ]
