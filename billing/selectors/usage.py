@@ -303,3 +303,34 @@ def estimates_since(moment: datetime, *, after: UUID | None = None, limit: int =
         found = found.filter(day__gte=day_of(after), request__gt=after)
     columns = ("request", "wallet", "deployment", "card_version", "multiplier_bp", "charge", "held")
     return [Estimate(*row) for row in found.order_by("day", "request").values_list(*columns)[:limit]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How many tokens answers had: of so many requests half had at most `p50`, nine in ten at most `p90`."""
+
+    requests: int
+    p50: int
+    p90: int
+
+
+def usual_lengths(tenant: UUID | None = None) -> dict[str, Lengths]:
+    """Return the lengths of the answers of the tenant's latest requests, or of everybody's, by model: of `MOST_RECENT`
+    requests at most, a walk along an index. Requests that failed or used nothing don't count.
+    """
+    rows = UsageRecord.objects.all() if tenant is None else UsageRecord.objects.filter(tenant=tenant)
+    columns = ("model", "revision", "waived", "input_tokens", "cache_read_tokens", "output_tokens", "reasoning_tokens")
+    outputs: dict[str, list[int]] = {}
+    for model, revision, waived, read, cached, *written in rows.order_by("-day", "-request").values_list(*columns)[
+        :MOST_RECENT
+    ]:
+        if not revision and not waived and read + cached:
+            outputs.setdefault(model, []).append(sum(written))
+    return {model: _lengths(sorted(found)) for model, found in outputs.items()}
+
+
+def _lengths(found: Sequence[int]) -> Lengths:
+    def at(percent: int) -> int:
+        return found[-(-len(found) * percent // 100) - 1]
+
+    return Lengths(len(found), at(50), at(90))

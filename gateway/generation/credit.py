@@ -95,6 +95,11 @@ class Meter:
         return HoldRequest(amount=max(least, min(self._cost(self._slice), most)), least=least)
 
     @property
+    def most(self) -> int:
+        """The µcr that the request may cost, before anything of it ran: all of `max_output` at the dearest classes."""
+        return self._cost(self.max_output)
+
+    @property
     def allowance(self) -> int:
         """Output tokens permitted in all."""
         if self._allowance is None:
