@@ -20,6 +20,7 @@ from inference.messages import Message
 from inference.types import EngineInfo, Finished, GenerationRequest, Kind, Prepared, SamplingParams, Usage, Work
 
 READY_SECONDS = 30.0
+LOOK_SECONDS = 0.25  # two renewals of a session and a half
 SETTLED_SECONDS = 5.0  # for the worker to tell the work of requests that have ended
 WORD_TRIES = 4  # at most so many prompts are counted to find the words of a length
 _VOCABULARY = (
@@ -290,7 +291,7 @@ class _Bench:
             if (work is not None and work == last and has_all and not health.running) or time.monotonic() > until:
                 return work
             last = work
-            await asyncio.sleep(0.25)  # a renewal and a half
+            await asyncio.sleep(LOOK_SECONDS)
 
     def _is_others(self, usages: Sequence[Usage], before: Work, after: Work) -> bool:
         """Whether the engine computed more than the requests with those usages."""

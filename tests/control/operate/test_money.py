@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from base.units import MICRO
-from billing.models import CreditGrant, OutboxEvent, Wallet
+from billing.models import CostSample, CreditGrant, OutboxEvent, Wallet
 from billing.services import cards, credits
 from billing.services.rollups import consume_usage
 from control.operate import money
@@ -103,6 +103,37 @@ def test_a_model_whose_cost_is_entered_has_a_margin(operator, acme):
     assert "no margin is shown" not in text
     sent = operator.get(reverse("operate-money-csv", args=["models"])).content.decode()
     assert "lake,1,1000000,0,0,10,4" in sent
+
+
+def calibrated(deployment, days, **rates):
+    """A calibration of that many days ago, at µcr per million."""
+    return CostSample.objects.create(
+        deployment=deployment, name="d", model="river", device="d", seconds={}, price={"hour": 1}, proposal={},
+        rates=rates, residual=0.0, recovery=1.0, created_at=timezone.now() - timedelta(days=days),
+    )  # fmt: skip
+
+
+def test_a_measured_cost_takes_the_place_of_an_entered_one_by_model_plan_and_tenant(operator, acme, other):
+    PublicModel.objects.create(name="river", context_length=10, rate_card="x", cost_input=9 * MICRO, cost_output=0)
+    tokens = {"input_tokens": 1_000_000, "output_tokens": 0, "cache_read_tokens": 0}
+    first = use(acme, 5, 100, "river", **tokens)
+    calibrated(first.deployment, 4, input=4 * MICRO)
+    use(acme, 3, 10, "river", **tokens, deployment=first.deployment)
+    use(other, 2, 8, "river", **tokens, deployment=first.deployment)
+    use(acme, 1, 50, "lake")
+    text = page(operator, MONEY)
+    [river, lake] = table(text, "By model")
+    assert river[-2:] == ["8measured", "56 %"], "of the 18 credits since the calibration, not of those before"
+    assert lake[-2:] == ["–", "–"]
+    [plan] = table(text, "By plan")
+    assert plan[-2:] == ["8measured", "56 %"]
+    assert [row[-2:] for row in table(text, "Top tenants")] == [["4measured", "60 %"], ["4measured", "50 %"]]
+    for name, row in (
+        ("models", "river,3,3000000,0,0,118,8,18,measured"),
+        ("plans", "Free,2,4,168,8,18,measured"),
+        ("tenants", f"Other,{other.tenant.slug},1,8,0,4,8,measured"),
+    ):
+        assert row in operator.get(reverse("operate-money-csv", args=[name])).content.decode().splitlines()
 
 
 def test_a_tenant_below_a_tenth_is_listed(operator, acme, other):
