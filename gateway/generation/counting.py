@@ -90,8 +90,11 @@ NEAR_PERCENT = 20
 
 
 async def quote(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> Quoted:
-    """Return what the request of `intent` would cost; see `count`."""
-    async with counted_place(runtime, principal, intent) as (placement, rates):
+    """Return what the request of `intent` would cost; see `count`. A person's, who still types, takes none of the
+    rate.
+    """
+    takes_rate = principal.api_key is not None
+    async with counted_place(runtime, principal, intent, takes_rate=takes_rate) as (placement, rates):
         engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
         await engine.cancel(request_id.hex)
         price, route = priced(placement, prepared), placement.route
@@ -165,17 +168,16 @@ async def text_of(runtime: Runtime, principal: Principal, intent: Intent, reques
 
 @asynccontextmanager
 async def counted_place(
-    runtime: Runtime, principal: Principal, intent: Intent
+    runtime: Runtime, principal: Principal, intent: Intent, *, takes_rate: bool = True
 ) -> AsyncIterator[tuple[Placement, dict[str, str]]]:
-    """Have a request that won't run placed on a replica, and one request taken of the tenant's rate, or none for a
-    person at our own pages: yield where it is, and the headers with the rates. A Refusal raised in the block tells its
-    route.
+    """Have a request that won't run placed on a replica, and one request taken of the tenant's rate if it `takes_rate`:
+    yield where it is, and the headers with the rates. A Refusal raised in the block tells its route.
     """
     if runtime.requests.stage is Stage.DRAINING:
         raise draining()
     with counting.share(principal.tenant) as take:
         take(1)
-        buckets = () if principal.api_key is None else principal.request_buckets
+        buckets = principal.request_buckets if takes_rate else ()
         decision = await runtime.rates.take([Take(bucket, 1) for bucket in buckets])
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
