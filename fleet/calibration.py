@@ -186,8 +186,9 @@ class _Bench:
             prepared = await self._prepared(text, 1)
             self._per_word = max((prepared.prompt_tokens - 16) / len(text.split()), 0.5)
             await self._engine.cancel(prepared.request.id)
-        for shape in {shape.prompt: shape for shapes in plan.fitted for shape in shapes}.values():
-            await self._run(await self._prepared(self._text(shape.prompt), min(shape.output, 4)))
+        lengths = [shape.prompt for shapes in plan.fitted for shape in shapes]
+        for length in (min(lengths), max(lengths)):
+            await self._run(await self._prepared(self._text(length), 4))
 
     async def window(self, shapes: Sequence[Shape], concurrency: int) -> Window:
         """Measure a window; once more when the engine worked for others meanwhile."""

@@ -292,17 +292,17 @@ def _initial(name: str, sample: CostSample | None = None) -> dict[str, Any]:
     parent costs is left empty.
     """
     typed: dict[int, dict[str, int]] = {}
-    fee, batch = 0, None
+    fee, batch = 0, cards.DEFAULT_BATCH_BP
     for version, found in versions_of(name, 1):
         typed = {tier.min_context: own_rates(tier.rates) for tier in found.tiers}
-        fee, batch = version.request_fee, version.batch_bp / 100
+        fee, batch = version.request_fee, version.batch_bp
     note = {}
     if sample is not None:
         typed, fee = proposal_of(sample)
         note = {"note": f"from cost measured on {sample.created_at:%-d %b %Y}"}
-    batch = None if batch == cards.DEFAULT_BATCH_BP / 100 else batch
+    percent = None if batch == cards.DEFAULT_BATCH_BP else batch / 100
     tiers = "\n".join(starmap(_line, ((start, rates) for start, rates in typed.items() if start)))
-    return {**typed.get(0, {}), "tiers": tiers, "request_fee": fee or None, "batch_percent": batch, **note}
+    return {**typed.get(0, {}), "tiers": tiers, "request_fee": fee or None, "batch_percent": percent, **note}
 
 
 LIST_NAME = r"^(?!(.*/)?new/?$)[^\s/?#][^?#]*$"

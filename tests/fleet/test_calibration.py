@@ -116,9 +116,15 @@ def test_the_costs_of_an_engine_that_tells_its_work_are_found_and_a_held_out_mix
 
 
 def test_a_window_in_which_the_engine_worked_for_others_is_measured_again(known):
-    known(others=9)  # one of them in the first windows; those before are the warm-up's
-    measured = measure(SPEC, plan, lambda _: None)
-    assert measured.disturbed > 0
+    engine, told = known(), []
+
+    def tell(line):
+        told.append(line)
+        engine.others = 1 if len(told) == 2 else 0
+
+    measured = measure(SPEC, plan, tell)
+    assert measured.disturbed == 1
+    assert "worked for others, measured again" in told[2]
     assert costs.fit(measured.fitted).recovery(measured.held_out) == pytest.approx(1, abs=1e-3)
     engine = known(others=10**6)
     with pytest.raises(ServiceError, match="works for others all the time"):

@@ -21,7 +21,7 @@ from billing.rating import WHOLE_BP, CardPrices
 from billing.selectors.prices import prices_at
 from billing.services import cards
 from billing.services.errors import CardError
-from fleet.calibration import Measured, measure, plan_of
+from fleet.calibration import Measured, Plan, measure, plan_of
 from gateway.runtime.engines import spec_of
 from inference.types import EngineInfo, Kind
 from routing import catalogue
@@ -231,8 +231,8 @@ def _found(name: str, node: str) -> tuple[DeploymentEntry, ReplicaEntry]:
     return entry, replicas[0]
 
 
-def _plan_for(options: dict[str, Any]) -> Callable[[EngineInfo], Any]:
-    def plan_for(info: EngineInfo) -> Any:
+def _plan_for(options: dict[str, Any]) -> Callable[[EngineInfo], Plan]:
+    def plan_for(info: EngineInfo) -> Plan:
         return plan_of(
             min(info.max_context, info.max_input or info.max_context),
             concurrency=options["concurrency"],

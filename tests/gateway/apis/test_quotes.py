@@ -7,12 +7,10 @@ from uuid import UUID
 import pytest
 from django.conf import settings
 
-from billing.selectors.usage import Lengths
 from gateway.apis.shared.quote import MOST, PROBABLY
 from gateway.http import callers
-from gateway.runtime.lengths import Usual, UsualLengths
 from tests.gateway.apis.client import ask
-from tests.gateway.apis.world import COST, PROMPT_COST
+from tests.gateway.apis.world import PROMPT_COST
 
 USER, PROJECT = UUID(int=70), UUID(int=71)
 HI = [{"role": "user", "content": "Hi"}]
@@ -25,24 +23,17 @@ BODIES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def usual(monkeypatch):
-    async def of(self, tenant, model):
-        return Usual(Lengths(50, 2, 4), "own")
-
-    monkeypatch.setattr(UsualLengths, "of", of)
-
-
 @pytest.mark.parametrize("path", BODIES)
 async def test_each_endpoint_that_generates_quotes_its_own_body(app, world, path):
     answer = await ask(app, f"{path}/quote", BODIES[path])
     told = answer.json()
-    output = 0 if path == "/v1/embeddings" else 9
+    prompt = 1 if path in {"/v1/embeddings", "/v1/completions"} else 5  # without a chat template
+    fixed, output = 7 + prompt, 0 if path == "/v1/embeddings" else 9
     assert answer.status == 200, told
-    assert (told["object"], told["model"], told["input_tokens"]) == ("quote", BODIES[path]["model"], 5)
-    assert told["at_most_micro"] == PROMPT_COST + 2 * output
-    assert told["probably_micro"] == (COST if output else PROMPT_COST)
-    assert told["nine_in_ten_micro"] == PROMPT_COST + 2 * min(output, 4)
+    assert (told["object"], told["model"], told["input_tokens"]) == ("quote", BODIES[path]["model"], prompt)
+    assert told["at_most_micro"] == fixed + 2 * output
+    assert told["probably_micro"] == fixed + 2 * min(output, 2)
+    assert told["nine_in_ten_micro"] == fixed + 2 * min(output, 4)
     assert told["output_tokens"] == {"at_most": output, "p50": 2, "p90": 4, "basis": "own", "requests": 50}
     assert (told["near_tier"], told["is_exact"]) == (None, True)
     assert told["rate_card_version"] == str(UUID(int=8))
