@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 from uuid import uuid4
 
@@ -57,7 +58,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The windows of a plan with the engine's announcement. `wall` are the seconds of all windows on the clock, in
+    """The windows of a plan with the engine's announcement; `reach` is the context up to which they say something,
+    twice the longest prompt. `wall` are the seconds of all windows on the clock, in
     `busy` of which the device worked; `method` says who measured those.
     """
 
@@ -69,7 +71,14 @@ class Measured:
     wall: float
     busy: float
     method: str
+    reach: int
     disturbed: int = 0  # windows that were measured again, since the engine also worked for others
+
+    @property
+    def device(self) -> str:
+        """The device in words, as far as the engine says."""
+        told = [f"{name} {text}" for name, text in self.info.details.items() if name in {"device", "dtype"}]
+        return ", ".join(told) or self.info.model
 
     @property
     def tells_cached(self) -> bool:
@@ -108,15 +117,16 @@ def _drawn(draw: Random, longest: int, answer: int) -> Shape:
     return Shape(prompt, round(prompt * draw.uniform(0.3, 0.9)) if is_cached else 0, output)
 
 
-def measure(spec: EngineSpec, plan_for: Callable[[EngineInfo], Plan], tell: Callable[[str], None]) -> Measured:
-    """Run the plan for the engine of `spec` (its credential sealed), and tell each window.
+def measure(spec: EngineSpec, *, concurrency: int, longest: int, answer: int, tell: Callable[[str], None]) -> Measured:
+    """Run the `plan_of` so many requests at a time, with prompts and answers of up to so many tokens, at the engine of
+    `spec` (its credential sealed), and tell each window.
 
     Raise ServiceError with the reason, for operators. Not for a thread that runs an event loop.
     """
-    return asyncio.run(_measure(spec, plan_for, tell))
+    return asyncio.run(_measure(spec, partial(plan_of, concurrency=concurrency, longest=longest, answer=answer), tell))
 
 
-async def _measure(spec: EngineSpec, plan_for: Callable[[EngineInfo], Plan], tell: Callable[[str], None]) -> Measured:
+async def _measure(spec: EngineSpec, plan_for: Callable[..., Plan], tell: Callable[[str], None]) -> Measured:
     if spec.backend == "worker":
         spec = replace(spec, options={**spec.options, "renew_seconds": 0.1})  # each renewal tells the engine's work
     try:
@@ -125,17 +135,28 @@ async def _measure(spec: EngineSpec, plan_for: Callable[[EngineInfo], Plan], tel
         raise ServiceError("deployment", str(error)) from error
     try:
         info = await _announced(engine)
-        plan = plan_for(info)
+        context = min(info.max_context, info.max_input or info.max_context)
+        plan = plan_for(context, generates=Kind.CHAT in info.kinds)
         bench = _Bench(engine, min(info.kinds, key=_ORDER.index), tell)
-        await bench.warm_up(plan)
+        await bench.warm_up(plan, is_ours=spec.backend == "worker")
         fitted = [await bench.window(shapes, plan.concurrency) for shapes in plan.fitted]
         held_out = [await bench.window(shapes, plan.concurrency) for shapes in plan.held_out]
         usages = tuple(usage for one in bench.usages[-len(plan.held_out) :] for usage in one)
         wall, busy = bench.wall, bench.busy
         alone = await bench.window(plan.alone, 1)
         method = "the worker's steps" if bench.has_work else "requests in flight, on our clock"
+        longest = max(shape.prompt for shapes in plan.fitted for shape in shapes)
         return Measured(
-            info, tuple(fitted), tuple(held_out), usages, alone, wall, busy, method, disturbed=bench.disturbed
+            info,
+            tuple(fitted),
+            tuple(held_out),
+            usages,
+            alone,
+            wall,
+            busy,
+            method,
+            min(2 * longest, info.max_context),
+            disturbed=bench.disturbed,
         )
     except EngineError as error:
         raise ServiceError("deployment", f"{error.message} ({error.code})") from error
@@ -177,10 +198,10 @@ class _Bench:
         self._ignores_end = True
         self._number = 0
 
-    async def warm_up(self, plan: Plan) -> None:
-        """Find out how many tokens a word has, and which wishes the engine takes; compute something once."""
-        health = await self._engine.health()
-        self.has_work = health.work is not None
+    async def warm_up(self, plan: Plan, *, is_ours: bool) -> None:
+        """Find out how many tokens a word has, which wishes the engine takes and whether it tells its work; compute
+        something once.
+        """
         for _ in range(WORD_TRIES):
             text = self._text(256)
             prepared = await self._prepared(text, 1)
@@ -189,6 +210,12 @@ class _Bench:
         lengths = [shape.prompt for shapes in plan.fitted for shape in shapes]
         for length in (min(lengths), max(lengths)):
             await self._run(await self._prepared(self._text(length), 4))
+        until = time.monotonic() + (SETTLED_SECONDS if is_ours else 0)
+        while not self.has_work:
+            self.has_work = (await self._engine.health()).work is not None
+            if time.monotonic() >= until:
+                break
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def window(self, shapes: Sequence[Shape], concurrency: int) -> Window:
         """Measure a window; once more when the engine worked for others meanwhile."""

@@ -254,7 +254,7 @@ def _costs(found: Sequence[tuple[str, list[int]]]) -> dict[str, Cost]:
 
 
 def _cost_cells(cost: Cost | None) -> list[Any]:
-    return ["–", "–"] if cost is None else [Cell(amount(cost.amount), detail=cost.source), cost.margin]
+    return [None, "–"] if cost is None else [cost.amount, Cell(cost.margin, title=cost.source)]
 
 
 _COST = (Column("Cost", "credits"), Column("Margin", "number"))

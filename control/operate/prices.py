@@ -153,7 +153,7 @@ def _measured(name: str) -> Measured | None:
     lines: list[Row] = []
     is_new = before is not None and fee != before.request_fee
     for start, proposed in tiers.items():
-        after = [*tiers, sample.point["max_context"]]
+        after = [*tiers, sample.point["reach"]]
         middle = (start + after[after.index(start) + 1]) // 2
         costs = rates.prices(middle, WHOLE_BP, with_cached="cache_read" in proposed)
         for usage_class, rate in proposed.items():

@@ -97,18 +97,18 @@ def known(monkeypatch):
 SPEC = EngineSpec("d", "worker")
 
 
-def plan(info):
-    return plan_of(info.max_context, concurrency=2, longest=400, answer=24)
+MIX = {"concurrency": 2, "longest": 400, "answer": 24}
 
 
 def test_the_costs_of_an_engine_that_tells_its_work_are_found_and_a_held_out_mix_recovered(known):
     engine = known()
     told = []
-    measured = measure(SPEC, plan, told.append)
+    measured = measure(SPEC, **MIX, tell=told.append)
     fit = costs.fit(measured.fitted)
     assert fit.seconds == pytest.approx(TRUE, rel=1e-3)
     assert fit.recovery(measured.held_out) == pytest.approx(1, abs=1e-3)
     assert measured.tells_cached
+    assert measured.reach == 800
     assert len(measured.usages) == 3 * 4 * 2
     assert measured.alone.seconds == pytest.approx(fit.of(measured.alone.terms), rel=1e-3)
     assert (measured.method, measured.disturbed, engine.closed) == ("the worker's steps", 0, True)
@@ -122,19 +122,19 @@ def test_a_window_in_which_the_engine_worked_for_others_is_measured_again(known)
         told.append(line)
         engine.others = 1 if len(told) == 2 else 0
 
-    measured = measure(SPEC, plan, tell)
+    measured = measure(SPEC, **MIX, tell=tell)
     assert measured.disturbed == 1
     assert "worked for others, measured again" in told[2]
     assert costs.fit(measured.fitted).recovery(measured.held_out) == pytest.approx(1, abs=1e-3)
     engine = known(others=10**6)
     with pytest.raises(ServiceError, match="works for others all the time"):
-        measure(SPEC, plan, lambda _: None)
+        measure(SPEC, **MIX, tell=lambda _: None)
     assert engine.closed
 
 
 def test_a_foreign_engine_is_measured_by_the_clock_and_may_refuse_a_wish(known):
     known(tells=False, takes_eos=False)
-    measured = measure(EngineSpec("d", "openai"), plan, lambda _: None)
+    measured = measure(EngineSpec("d", "openai"), **MIX, tell=lambda _: None)
     assert measured.method == "requests in flight, on our clock"
     assert measured.busy == pytest.approx(measured.wall)
     assert min(one.seconds for one in measured.fitted) > 0
@@ -143,7 +143,7 @@ def test_a_foreign_engine_is_measured_by_the_clock_and_may_refuse_a_wish(known):
 def test_an_engine_that_takes_no_requests_is_told(known):
     known(ready=False)
     with pytest.raises(ServiceError, match="takes no requests: loading"):
-        measure(SPEC, plan, lambda _: None)
+        measure(SPEC, **MIX, tell=lambda _: None)
 
 
 @pytest.mark.parametrize("context", [64, 512, 131_072])

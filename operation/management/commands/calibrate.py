@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -21,9 +20,8 @@ from billing.rating import WHOLE_BP, CardPrices
 from billing.selectors.prices import prices_at
 from billing.services import cards
 from billing.services.errors import CardError
-from fleet.calibration import Measured, Plan, measure, plan_of
+from fleet.calibration import Measured, measure
 from gateway.runtime.engines import spec_of
-from inference.types import EngineInfo, Kind
 from routing import catalogue
 from routing.catalogue import DeploymentEntry, ReplicaEntry
 
@@ -90,7 +88,13 @@ class Command(BaseCommand):
             raise CommandError(f"--{error}") from error
         self.stdout.write(f"measuring {deployment.name} at {options['concurrency']} requests at a time")
         try:
-            measured = measure(spec_of(deployment, replica), _plan_for(options), self._tell)
+            measured = measure(
+                spec_of(deployment, replica),
+                concurrency=options["concurrency"],
+                longest=options["longest"],
+                answer=options["answer"],
+                tell=self._tell,
+            )
         except ServiceError as error:
             raise CommandError(f"{deployment.name}: {error.message}") from error
         fit = costs.fit(measured.fitted)
@@ -98,7 +102,7 @@ class Command(BaseCommand):
         rates = CostRates.of(fit.seconds, price)
         current = prices_at(clock.now()).get(card)
         proposal = costs.proposed(
-            rates, price.margin_bp, measured.info.max_context, with_cached=measured.tells_cached, current=current
+            rates, price.margin_bp, measured.reach, with_cached=measured.tells_cached, current=current
         )
         self._show_fit(fit, measured, recovery)
         self._show_price(measured, rates, price)
@@ -116,10 +120,10 @@ class Command(BaseCommand):
             name=deployment.name,
             model=deployment.model,
             card=card,
-            device=(options["device"] or _device_of(measured.info))[:200],
+            device=(options["device"] or measured.device)[:200],
             point={
                 "concurrency": options["concurrency"],
-                "max_context": measured.info.max_context,
+                "reach": measured.reach,
                 "measured_by": measured.method,
                 "node": replica.place,
                 "revision": measured.info.revision,
@@ -229,21 +233,3 @@ def _found(name: str, node: str) -> tuple[DeploymentEntry, ReplicaEntry]:
         places = ", ".join(one.place for one in entry.replicas) or "nowhere"
         raise CommandError(f"{name} has no replica on {node or 'an active node'}; it is served on: {places}")
     return entry, replicas[0]
-
-
-def _plan_for(options: dict[str, Any]) -> Callable[[EngineInfo], Plan]:
-    def plan_for(info: EngineInfo) -> Plan:
-        return plan_of(
-            min(info.max_context, info.max_input or info.max_context),
-            concurrency=options["concurrency"],
-            longest=options["longest"],
-            answer=options["answer"],
-            generates=Kind.CHAT in info.kinds,
-        )
-
-    return plan_for
-
-
-def _device_of(info: EngineInfo) -> str:
-    told: Sequence[str] = [f"{name}: {info.details[name]}" for name in ("device", "dtype") if name in info.details]
-    return ", ".join(told) or info.model

@@ -139,7 +139,7 @@ def test_a_proposal_from_measured_cost_stands_beside_the_prices_and_fills_the_fo
     }
     CostSample.objects.create(
         deployment=uuid7(), name="small-1", model="small", card="small", device="a device",
-        point={"concurrency": 4, "max_context": 8192, "measured_by": "the worker's steps"},
+        point={"concurrency": 4, "reach": 8192, "measured_by": "the worker's steps"},
         seconds={}, rates={"input": 9 * MICRO, "output": 40 * MICRO, "request": 20},
         price={"hour": 200 * MICRO, "utilisation_bp": 6_000, "margin_bp": 12_500},
         proposal=proposal, residual=0.031, recovery=0.98, created_at=timezone.now() - timedelta(hours=5),
