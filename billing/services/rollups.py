@@ -15,7 +15,7 @@ from django.db.models.functions import Least
 from base.ids import day_of, moment_of
 from base.sql import load
 from billing.models import OutboxEvent
-from billing.selectors.costs import cost_changes
+from billing.services.costs import cost_changes
 
 TOPIC = "usage"
 MAX_EVENTS = 64

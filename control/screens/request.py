@@ -15,8 +15,8 @@ from base.ids import moment_of, request_id_in
 from base.units import format_credits
 from billing.models import Hold, LedgerTransfer, RateCardVersion, UsageRecord
 from billing.selectors import requests as ran
-from billing.selectors.costs import cost_of
 from billing.selectors.prices import bill_of
+from billing.services.costs import cost_of
 from control.screens.requests import Viewer, facts_of, tenant_of
 from control.screens.tables import Cell, Column, Row, State, Table
 from gateway.errors.advice import advice_for

@@ -9,8 +9,8 @@ from django.db import connection
 
 from base.ids import uuid7
 from billing.models import CostSample, OutboxEvent, UsageDay, UsageRollup
-from billing.selectors.costs import cost_of
 from billing.services import rollups
+from billing.services.costs import cost_of
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
