@@ -20,7 +20,7 @@ from inference.errors import EngineError, InvalidRequestError
 from inference.messages import Message
 from inference.types import EngineInfo, Finished, GenerationRequest, Kind, Prepared, SamplingParams, Usage, Work
 
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0  # a worker may be loading it
 LOOK_SECONDS = 0.25  # two renewals of a session and a half
 SETTLED_SECONDS = 5.0  # for the worker to tell the work of requests that have ended
 WORD_TRIES = 4  # at most so many prompts are counted to find the words of a length
@@ -87,10 +87,10 @@ class Measured:
 
 
 def plan_of(
-    max_context: int, *, concurrency: int, longest: int = 2048, answer: int = 64, seed: int = 0, generates: bool = True
+    max_context: int, *, concurrency: int, longest: int, answer: int, repeats: int = 1, generates: bool = True
 ) -> Plan:
     """Return a design: windows of equal requests at the corners (short and long prompts, short and long answers, with
-    and without a cached prefix), mixed windows, and three mixed windows that are held out.
+    and without a cached prefix) and mixed windows, each so many times, and three mixed windows that are held out.
     """
     longest = max(min(longest, max_context * 3 // 4 - (answer if generates else 0)), 16)
     prompts = sorted({max(longest // 32, 16), max(longest // 4, 16), longest})
@@ -98,13 +98,13 @@ def plan_of(
     shapes = [Shape(prompt, 0, output) for prompt in prompts for output in answers]
     if generates:
         shapes += [Shape(prompt, prompt * 3 // 4, output) for prompt in prompts[1:] for output in (1, answer)]
-    draw = Random(seed)
+    draw = Random(0)  # the same design each time
 
     def mixed(requests: int) -> tuple[Shape, ...]:
         return tuple(_drawn(draw, longest, answer if generates else 0) for _ in range(requests))
 
     corners = [(shape,) * concurrency for shape in shapes]
-    fitted = [*corners, *(mixed(3 * concurrency) for _ in range(4))]
+    fitted = [*corners, *(mixed(3 * concurrency) for _ in range(4))] * repeats
     held_out = tuple(mixed(4 * concurrency) for _ in range(3))
     return Plan(concurrency, tuple(draw.sample(fitted, len(fitted))), held_out, mixed(6))
 
@@ -117,13 +117,16 @@ def _drawn(draw: Random, longest: int, answer: int) -> Shape:
     return Shape(prompt, round(prompt * draw.uniform(0.3, 0.9)) if is_cached else 0, output)
 
 
-def measure(spec: EngineSpec, *, concurrency: int, longest: int, answer: int, tell: Callable[[str], None]) -> Measured:
+def measure(
+    spec: EngineSpec, *, concurrency: int, longest: int, answer: int, tell: Callable[[str], None], repeats: int = 1
+) -> Measured:
     """Run the `plan_of` so many requests at a time, with prompts and answers of up to so many tokens, at the engine of
     `spec` (its credential sealed), and tell each window.
 
     Raise ServiceError with the reason, for operators. Not for a thread that runs an event loop.
     """
-    return asyncio.run(_measure(spec, partial(plan_of, concurrency=concurrency, longest=longest, answer=answer), tell))
+    plan_for = partial(plan_of, concurrency=concurrency, longest=longest, answer=answer, repeats=repeats)
+    return asyncio.run(_measure(spec, plan_for, tell))
 
 
 async def _measure(spec: EngineSpec, plan_for: Callable[..., Plan], tell: Callable[[str], None]) -> Measured:
@@ -173,7 +176,7 @@ async def _announced(engine: Engine) -> EngineInfo:
         health = await engine.health()
         if health.ready and engine.info is not None:
             return engine.info
-        if health.detail or time.monotonic() >= until:
+        if time.monotonic() >= until:
             why = ": ".join(filter(None, (health.reason, health.detail)))
             raise ServiceError("deployment", f"its engine takes no requests: {why}: is it served?")
         await asyncio.sleep(0.05)
@@ -202,12 +205,12 @@ class _Bench:
         """Find out how many tokens a word has, which wishes the engine takes and whether it tells its work; compute
         something once.
         """
-        for _ in range(WORD_TRIES):
-            text = self._text(256)
-            prepared = await self._prepared(text, 1)
-            self._per_word = max((prepared.prompt_tokens - 16) / len(text.split()), 0.5)
-            await self._engine.cancel(prepared.request.id)
         lengths = [shape.prompt for shapes in plan.fitted for shape in shapes]
+        for _ in range(WORD_TRIES):
+            text = self._text(max(lengths) // 2)
+            prepared = await self._prepared(text, 1)
+            self._per_word = max((prepared.prompt_tokens - 16) / len(text.split()), 0.8)
+            await self._engine.cancel(prepared.request.id)
         for length in (min(lengths), max(lengths)):
             await self._run(await self._prepared(self._text(length), 4))
         until = time.monotonic() + (SETTLED_SECONDS if is_ours else 0)

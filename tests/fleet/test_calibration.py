@@ -155,7 +155,13 @@ def test_a_plan_fits_the_context_and_varies_what_costs(context):
     assert len(made.fitted) >= len(costs.TERMS)
     assert all(len(window) >= 3 for window in made.fitted)
     assert plan_of(context, concurrency=3, longest=1_000_000, answer=16) == made, "the same again"
-    assert {0} == {shape.output for window in plan_of(512, concurrency=1, generates=False).fitted for shape in window}
+    thrice = plan_of(context, concurrency=3, longest=1_000_000, answer=16, repeats=3)
+    assert (len(thrice.fitted), thrice.held_out) == (3 * len(made.fitted), made.held_out)
+    assert {0} == {
+        shape.output
+        for window in plan_of(512, concurrency=1, longest=99, answer=9, generates=False).fitted
+        for shape in window
+    }
 
 
 @pytest.fixture

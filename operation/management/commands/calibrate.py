@@ -68,6 +68,9 @@ class Command(BaseCommand):
         parser.add_argument("--concurrency", type=int, default=4, help="requests at a time: the operating point (4)")
         parser.add_argument("--longest", type=int, default=2048, metavar="TOKENS", help="longest prompt (2048)")
         parser.add_argument("--answer", type=int, default=64, metavar="TOKENS", help="longest answer (64)")
+        parser.add_argument(
+            "--repeats", type=int, default=1, help="measure each window so often (1): where others run, 3"
+        )
         parser.add_argument("--device", default="", help="the device in words, kept with the result")
         parser.add_argument("--dry-run", action="store_true", help="keep nothing")
         parser.add_argument(
@@ -77,8 +80,8 @@ class Command(BaseCommand):
         parser.add_argument("--yes", action="store_true", help="with --publish: don't ask")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        if min(options["concurrency"], options["longest"], options["answer"]) < 1:
-            raise CommandError("--concurrency, --longest and --answer are at least 1")
+        if min(options[name] for name in ("concurrency", "longest", "answer", "repeats")) < 1:
+            raise CommandError("--concurrency, --longest, --answer and --repeats are at least 1")
         deployment, replica = _found(options["deployment"], options["node"])
         card = catalogue.load().models[deployment.model].rate_card
         try:
@@ -93,6 +96,7 @@ class Command(BaseCommand):
                 concurrency=options["concurrency"],
                 longest=options["longest"],
                 answer=options["answer"],
+                repeats=options["repeats"],
                 tell=self._tell,
             )
         except ServiceError as error:
