@@ -20,6 +20,8 @@ TERMS = ("input", "input_context", "output", "output_context", "cached", "reques
 _MILLION, _MILLIARD, _HOUR = 10**6, 10**9, 3600
 _PAIRS = {"input_context", "output_context"}  # priced by the milliard, the others by the million
 
+ROUNDS = 5
+"""Fits in turn, each weighted by the one before."""
 USUAL_OUTPUT = 256
 """Length of an answer at which a card's rate of output is taken."""
 FIRST_TIER, TIER_FACTOR = 2048, 4
@@ -67,16 +69,20 @@ class Fit:
 
 
 def fit(windows: Sequence[Window]) -> Fit:
-    """Fit seconds per term to the windows, in which errors count relative to each window's seconds.
+    """Fit seconds per term to the windows, in which errors count relative to each window's fitted seconds: relative to
+    its measured ones, windows that others slowed down would count for less, and all would come out too cheap.
 
     Raise ValueError with fewer windows than terms, or one that took no time.
     """
     if len(windows) < len(TERMS) or min(one.seconds for one in windows) <= 0:
         raise ValueError(f"a fit needs at least {len(TERMS)} windows that took some time")
-    rows = [[count / one.seconds for count in one.terms] for one in windows]
-    seconds = tuple(nnls(rows, [1.0] * len(rows)))
-    fitted = Fit(seconds, ())
-    return Fit(seconds, tuple(fitted.of(one.terms) / one.seconds for one in windows))
+    expected = [one.seconds for one in windows]
+    for _ in range(ROUNDS):
+        rows = [[count / per for count in one.terms] for one, per in zip(windows, expected, strict=True)]
+        target = [one.seconds / per for one, per in zip(windows, expected, strict=True)]
+        fitted = Fit(tuple(nnls(rows, target)), ())
+        expected = [max(fitted.of(one.terms), one.seconds / 100) for one in windows]
+    return Fit(fitted.seconds, tuple(fitted.of(one.terms) / one.seconds for one in windows))
 
 
 def nnls(rows: Sequence[Sequence[float]], target: Sequence[float]) -> list[float]:

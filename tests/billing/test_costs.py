@@ -89,6 +89,13 @@ def test_a_held_out_mix_is_recovered_under_noise(seed):
     assert 0.01 < found.residual < 0.12
 
 
+def test_windows_that_others_slowed_down_make_nothing_cheaper():
+    draw = Random(5)
+    slowed = [Window(one.terms, one.seconds * draw.choice((1, 1, 3))) for one in windows(5, 120, 0)]
+    mean = sum(one.seconds for one in slowed) / sum(one.seconds for one in windows(5, 120, 0))
+    assert fit(slowed).recovery(windows(6, 40, 0)) == pytest.approx(mean, rel=0.1)
+
+
 def test_a_fit_refuses_what_says_too_little():
     with pytest.raises(ValueError, match="6 windows"):
         fit(windows(1, 5, 0))
