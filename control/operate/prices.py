@@ -162,6 +162,8 @@ def _measured(name: str) -> Measured | None:
             left = f"{100 * (here - costs[usage_class]) / here:.0f} %" if here else "–"
             cells = [CLASS_WORDS[usage_class], grouped(start), amount(costs[usage_class]), amount(here), left]
             lines.append(Row([*cells, amount(rate)]))
+    own, here = -(-rates.request // 1_000_000), None if before is None else before.request_fee
+    lines.append(Row(["Each request", "", amount(own), amount(here), "", amount(fee)]))
     busy = busy_share(sample, now)
     facts = [
         ("Measured", f"{sample.created_at:%-d %b %Y, %H:%M} UTC, {sample.name} on {sample.device}"),

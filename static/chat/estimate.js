@@ -82,8 +82,8 @@ function wordsOf(quote, isPlain) {
 
 /** What the probable cost rests on. */
 function basisOf({ output_tokens: { basis, p50, requests } }) {
-  const whose = { own: `your last ${count(requests)} answers`, model: `the last ${count(requests)} answers of this model`, assumed: "no earlier answers: they are too few yet" }[basis];
-  return `With an answer of ${count(p50)} tokens, by ${whose}`;
+  const why = { own: `like half of your last ${count(requests)}`, model: `like half of this model’s last ${count(requests)}`, assumed: "assumed, since few earlier ones are known" }[basis];
+  return `With an answer of ${count(p50)} tokens, ${why}`;
 }
 
 /** About how many tokens the branch has with `question` behind it; from what its last answer was charged, where there is one. */
