@@ -131,6 +131,7 @@ GUARDED: list[TriggerSpec] = [
         ),
     ),
     TriggerSpec("billing.PlanVersion", "plan versions are append-only"),
+    TriggerSpec("billing.CostSample", "cost samples are append-only"),
     TriggerSpec(
         "billing.RateCardVersion",
         "published rate card versions are final",

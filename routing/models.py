@@ -22,7 +22,8 @@ class PublicModel(models.Model):
     `default_max_tokens` of it, without that as many as the context holds.
 
     Without a price in force nobody is served. `cost_input` and `cost_output` are what a million tokens cost the
-    operator, in µcr, where that is known: pages show the margin, no charge depends on it.
+    operator, in µcr, where that is known and wasn't measured (`billing.CostSample`): pages show the margin, no charge
+    depends on it.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4, editable=False)

@@ -1,9 +1,10 @@
-"""Rate cards: what a token of each class costs, by version."""
+"""Rate cards: what a token of each class costs, by version; and what it was measured to cost the operator."""
 
 from __future__ import annotations
 
 from django.db import models
 from django.db.models import Q
+from django.db.models.functions import Now
 
 from base.ids import uuid7
 
@@ -72,3 +73,36 @@ class Rate(models.Model):
 
     def __str__(self) -> str:
         return f"{self.usage_class} {self.rate}"
+
+
+class CostSample(models.Model):
+    """A calibration of a deployment: the operator's cost of its requests from `created_at` on, until the next one's.
+
+    `seconds` were fitted by term (`billing.costs.TERMS`), `rates` are their µcr at `price`; `residual` is the fit's,
+    and `recovery` the fitted part of the time that a held-out mix of requests took. `point` says at which load, by
+    which engine and how it was measured, `proposal` is the card that follows. A trigger refuses changes.
+    """
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    deployment = models.UUIDField()
+    name = models.CharField(max_length=80, help_text="The deployment's, then.")
+    model = models.CharField(max_length=120)
+    card = models.CharField(max_length=100, blank=True, help_text="The price list that it proposes to change.")
+    device = models.CharField(max_length=200)
+    point = models.JSONField(default=dict)
+    seconds = models.JSONField()
+    rates = models.JSONField()
+    price = models.JSONField()
+    proposal = models.JSONField()
+    residual = models.FloatField()
+    recovery = models.FloatField()
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["deployment", "created_at"], name="cost_sample_deployment"),
+            models.Index(fields=["card", "created_at"], name="cost_sample_card"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} of {self.created_at:%Y-%m-%d %H:%M}"

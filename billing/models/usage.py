@@ -156,7 +156,8 @@ class OutboxEvent(models.Model):
 
 class UsageRollup(models.Model):
     """Sums of usage by hour, key and model: what pages and reports read, never the raw records. Output includes
-    reasoning, in what was summed since that is so.
+    reasoning, in what was summed since that is so. `cost` is the operator's, of those whose deployment was calibrated,
+    and `costed` the charge of those.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -170,6 +171,8 @@ class UsageRollup(models.Model):
     cache_read_tokens = models.BigIntegerField(default=0)
     output_tokens = models.BigIntegerField(default=0)
     charge = models.BigIntegerField(default=0)
+    cost = models.BigIntegerField(db_default=0)
+    costed = models.BigIntegerField(db_default=0)
 
     class Meta:
         constraints = [
@@ -204,6 +207,8 @@ class UsageDay(models.Model):
     cache_read_tokens = models.BigIntegerField()
     output_tokens = models.BigIntegerField()
     charge = models.BigIntegerField()
+    cost = models.BigIntegerField(db_default=0)
+    costed = models.BigIntegerField(db_default=0)
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["day", "model"], name="usage_day_once")]

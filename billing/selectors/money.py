@@ -96,12 +96,16 @@ def _cards(versions: set[UUID]) -> dict[UUID, CardPrices]:
 
 @dataclass(frozen=True, slots=True)
 class TenantSum:
-    """A tenant's requests and µcr in a period, and its µcr in the period of the same length before."""
+    """A tenant's requests and µcr in a period, and its µcr in the period of the same length before; of requests whose
+    deployment was calibrated the operator's `cost` and their charge, `costed`.
+    """
 
     tenant: UUID
     requests: int
     charge: int
     before: int
+    cost: int = 0
+    costed: int = 0
 
 
 def by_tenant(first: date, last: date) -> list[TenantSum]:
@@ -117,8 +121,10 @@ def by_tenant(first: date, last: date) -> list[TenantSum]:
         asked=Sum("requests", filter=Q(hour__gte=middle), default=0),
         now=Sum("charge", filter=Q(hour__gte=middle), default=0),
         before=Sum("charge", filter=Q(hour__lt=upto), default=0),
+        cost=Sum("cost", filter=Q(hour__gte=middle), default=0),
+        costed=Sum("costed", filter=Q(hour__gte=middle), default=0),
     )
-    return [TenantSum(*row) for row in sums]
+    return [TenantSum(tenant, *map(int, rest)) for tenant, *rest in sums]
 
 
 def plans_of_tenants() -> dict[UUID, str]:

@@ -17,7 +17,11 @@ from billing.models import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 @dataclass(frozen=True, slots=True)
 class UsageSum:
-    """Usage of one UTC day, in tokens and µcr; model, api_key and project are None where sums aren't split by them."""
+    """Usage of one UTC day, in tokens and µcr; model, api_key and project are None where sums aren't split by them.
+
+    Sums over all tenants also have the operator's `cost` of requests whose deployment was calibrated, and those
+    requests' charge, `costed`.
+    """
 
     day: date
     model: str | None
@@ -28,6 +32,8 @@ class UsageSum:
     cache_read_tokens: int
     output_tokens: int
     charge: int
+    cost: int = 0
+    costed: int = 0
 
 
 _GROUPS = ("model", "api_key", "project")
@@ -140,6 +146,8 @@ def usage_of_all(first: date, last: date) -> list[UsageSum]:
             cache_read_tokens=one.cache_read_tokens,
             output_tokens=one.output_tokens,
             charge=one.charge,
+            cost=one.cost,
+            costed=one.costed,
         )
         for one in days
     ]
@@ -334,3 +342,34 @@ def estimates_since(moment: datetime, *, after: UUID | None = None, limit: int =
         found = found.filter(day__gte=day_of(after), request__gt=after)
     columns = ("request", "wallet", "deployment", "card_version", "multiplier_bp", "charge", "held")
     return [Estimate(*row) for row in found.order_by("day", "request").values_list(*columns)[:limit]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How many tokens answers had: of so many requests half had at most `p50`, nine in ten at most `p90`."""
+
+    requests: int
+    p50: int
+    p90: int
+
+
+def usual_lengths(tenant: UUID | None = None) -> dict[str, Lengths]:
+    """Return the lengths of the answers of the tenant's latest requests, or of everybody's, by model: of `MOST_RECENT`
+    requests at most, a walk along an index. Requests that failed or used nothing don't count.
+    """
+    rows = UsageRecord.objects.all() if tenant is None else UsageRecord.objects.filter(tenant=tenant)
+    columns = ("model", "revision", "waived", "input_tokens", "cache_read_tokens", "output_tokens", "reasoning_tokens")
+    outputs: dict[str, list[int]] = {}
+    for model, revision, waived, read, cached, *written in rows.order_by("-day", "-request").values_list(*columns)[
+        :MOST_RECENT
+    ]:
+        if not revision and not waived and read + cached:
+            outputs.setdefault(model, []).append(sum(written))
+    return {model: _lengths(sorted(found)) for model, found in outputs.items()}
+
+
+def _lengths(found: Sequence[int]) -> Lengths:
+    def at(percent: int) -> int:
+        return found[-(-len(found) * percent // 100) - 1]
+
+    return Lengths(len(found), at(50), at(90))

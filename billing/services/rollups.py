@@ -15,16 +15,17 @@ from django.db.models.functions import Least
 from base.ids import day_of, moment_of
 from base.sql import load
 from billing.models import OutboxEvent
+from billing.services.costs import cost_changes
 
 TOPIC = "usage"
 MAX_EVENTS = 64
 MAX_ATTEMPTS = 1_000  # the count stops there: the column is a small integer
 
 _NAMED = {
-    "postgresql": "SELECT * FROM unnest(%s::uuid[], %s::date[], %s::timestamptz[], %s::smallint[])"
-    " AS n(request, day, hour, revision)",
-    "sqlite": "SELECT value ->> 0 AS request, value ->> 1 AS day, value ->> 2 AS hour, value ->> 3 AS revision"
-    " FROM json_each(%s)",
+    "postgresql": "SELECT * FROM unnest(%s::uuid[], %s::date[], %s::timestamptz[], %s::smallint[], %s::bigint[],"
+    " %s::bigint[]) AS n(request, day, hour, revision, cost, costed)",
+    "sqlite": "SELECT value ->> 0 AS request, value ->> 1 AS day, value ->> 2 AS hour, value ->> 3 AS revision,"
+    " value ->> 4 AS cost, value ->> 5 AS costed FROM json_each(%s)",
 }
 _NEW_ID = {"postgresql": "gen_random_uuid()", "sqlite": "lower(hex(randomblob(16)))"}
 _SQL = load(Path(__file__).parents[1] / "sql" / "rollups.sql")
@@ -116,11 +117,15 @@ def _take(events: list[int]) -> list[dict[str, Any]]:
 
 def _add(named: list[tuple[UUID, int]]) -> None:
     """Add these revisions (request, revision), each less the one before it, to the sums of their hours and days."""
-    rows = [(request.hex, str(day_of(request)), hour_of(request), revision) for request, revision in named]
+    costs = cost_changes(named)
+    rows = [
+        (request.hex, str(day_of(request)), hour_of(request), revision, *costs.get((request, revision), (0, 0)))
+        for request, revision in named
+    ]
     if connection.vendor == "postgresql":
         given: Any = [list(column) for column in zip(*rows, strict=True)]
     else:
-        given = [json.dumps([[*row[:2], _stored(row[2]), row[3]] for row in rows])]
+        given = [json.dumps([[*row[:2], _stored(row[2]), *row[3:]] for row in rows])]
     with connection.cursor() as cursor:
         for statement in STATEMENTS[connection.vendor]:
             cursor.execute(statement, given)

@@ -197,6 +197,8 @@ _HEADERS = {
     "X-Sluice-Task": _header("The task that routing found, where it found one."),
     "X-Sluice-Not-Enforced": _header("The wishes among the request's fields that change nothing."),
     "X-Sluice-Credits": _header("What the request cost, where that is known before the body is sent."),
+    "X-Sluice-Credits-At-Most": _header("The most that the request can cost."),
+    "X-Sluice-Credits-Probably": _header("What it costs with an answer of the usual length."),
     **{
         f"X-RateLimit-{what}-{name}": _header(f"{told} of the tightest limit of {name}.")
         for name in ("Requests", "Credits")
@@ -215,6 +217,7 @@ _OF_WORK = {
     Work.COUNTS: {"X-Sluice-Model", "X-Sluice-Task", "X-Sluice-Not-Enforced"}
     | {name for name in _HEADERS if name.startswith("X-RateLimit")},
 }
+_OF_WORK[Work.QUOTES] = _OF_WORK[Work.COUNTS] | {"X-Sluice-Credits-At-Most", "X-Sluice-Credits-Probably"}
 _OF_WORK[Work.GENERATES] = _OF_WORK[Work.COUNTS] | {"X-Sluice-Credits"}
 _HEALTH = {
     "operationId": "health",

@@ -14,6 +14,7 @@ from django.db.models import F, JSONField, Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
 from billing.models import (
+    CostSample,
     CreditGrant,
     LedgerTransfer,
     Plan,
@@ -51,6 +52,7 @@ WRITTEN: dict[type[Model], tuple[str, ...]] = {
     PlanVersion: ("allowed_models",),
     RateCard: ("name",),
     RateCardVersion: ("note",),
+    CostSample: ("name", "device"),
     PublicModel: ("name", "description"),
     ModelAlias: ("name", "target"),
     Node: ("name",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -18,19 +18,11 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from base.errors import ServiceError
-from billing.rating import charge
-from control.console.catalogue import active_subscription
 from control.console.tenancy import Place, tenant_data, tenant_page
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from gateway import conversations
 from gateway.conversations import Conversation
-from gateway.generation.dry_run import Wanted, dry_run
-from gateway.runtime.data_plane import live_of
-from routing.errors import RoutingError
-from routing.places import CHARACTERS_PER_TOKEN
 from tenancy.models import Membership, User
-
-_MOST_TEXT = 20_000  # characters of a message by which `auto` is asked
 
 
 def _chat_data(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponseBase]:
@@ -168,50 +160,6 @@ def end_shared(request: HttpRequest, place: Place, pk: UUID) -> HttpResponse:
     return redirect(reverse("console-shared") + place.query)
 
 
-class Question(msgspec.Struct):
-    """A request that isn't sent yet: about how many `tokens` its prompt has, and `text`, its last message."""
-
-    tokens: int
-    model: str = "auto"
-    text: str = ""
-    images: Literal["none", "data"] = "none"
-    conversation: str = ""
-    project: UUID | None = None
-
-
-@require_POST
-@_chat_data
-def estimate(request: HttpRequest, place: Place) -> HttpResponse:
-    """Answer which model would take the request now, and what its prompt costs at most, and 1,000 tokens of answer."""
-    asked = msgspec.json.decode(request.body, type=Question)
-    tokens = min(max(asked.tokens, 1), 10_000_000)
-    subscription = active_subscription(place.tenant)
-    if subscription is None:
-        return JsonResponse({"refusal": "Your tenant has no plan."})
-    wanted = Wanted(
-        model=asked.model,
-        text=asked.text[:_MOST_TEXT],
-        prompt_characters=tokens * CHARACTERS_PER_TOKEN,
-        images=asked.images,
-        conversation=asked.conversation,
-    )
-    live = live_of(request)
-    try:
-        route = dry_run(live, subscription.version, wanted, place.tenant.id, asked.project)
-    except RoutingError as error:
-        return JsonResponse({"refusal": error.message})
-    if tokens >= route.context_length:
-        text = f"About {tokens:,} tokens are more than the context of {route.model}, {route.context_length:,} tokens."
-        return JsonResponse({"refusal": text})
-    told: dict[str, Any] = {"model": route.model, "context": route.context_length}
-    if (card := live.prices().get(route.rate_card)) is not None:
-        terms = card, subscription.version.multiplier_bp
-        answers = charge({"input": tokens, "output": 1000}, *terms)
-        prompt = charge({"input": tokens}, *terms)
-        told |= {"prompt_micro": prompt, "thousand_micro": answers - prompt}
-    return JsonResponse(told)
-
-
 def _user(place: Place) -> User:
     assert place.access.user is not None
     return place.access.user
@@ -224,5 +172,4 @@ def addresses(query: str) -> dict[str, str]:
         "conversations": reverse("console-conversations") + query,
         "conversation": reverse("console-conversation", args=[zeros]) + query,
         "shared": reverse("console-conversation-shared", args=[zeros]) + query,
-        "estimate": reverse("console-estimate") + query,
     }

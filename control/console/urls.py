@@ -34,7 +34,6 @@ urlpatterns = [
     path("", home.home, name="console-home"),
     path("chat/", chat.chat, name="console-chat"),
     path("chat/account/", chat.account, name="console-account"),
-    path("chat/estimate/", conversations.estimate, name="console-estimate"),
     path("chat/conversations/", conversations.listed, name="console-conversations"),
     path("chat/conversations/<uuid:pk>/", conversations.one, name="console-conversation"),
     path("chat/shared/", conversations.shared_list, name="console-shared"),

@@ -13,7 +13,10 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_http_methods, require_safe
 
+from billing.costs import CostRates
 from billing.models import PlanVersion
+from billing.rating import WHOLE_BP
+from billing.selectors.costs import calibrated
 from control.operate.asks import METHODS
 from control.operate.base import Desk, operator_page
 from control.operate.model_states import thousand
@@ -132,7 +135,11 @@ def live(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
     facts = facts_of(here, model)
     verdicts = list(_verdicts(here, model, facts))
     figures = []
-    for usage_class, cost in (("input", model.cost_input), ("output", model.cost_output)):
+    sample = calibrated([model.name]).get(model.name)
+    costs = {"input": model.cost_input, "output": model.cost_output}
+    if sample is not None:
+        costs |= CostRates(**sample.rates).prices(USUAL_PROMPT, WHOLE_BP, with_cached=False)
+    for usage_class, cost in costs.items():
         price = thousand(facts.card, usage_class)
         if price is not None:
             own = None if cost is None else -(-cost // 1_000)
@@ -147,11 +154,13 @@ def live(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
         verdicts=verdicts,
         uses=next((one for one in verdicts if one.is_yes), None),
         figures=figures,
+        has_cost=costs["input"] is not None,
         base_url=request.build_absolute_uri("/v1"),
     )
 
 
 MOST_VERDICTS = 5
+USUAL_PROMPT = 1024  # tokens, at which a measured cost is shown
 
 
 def _verdicts(here: Live, model: PublicModel, facts: Facts) -> Any:

@@ -120,13 +120,17 @@ def plans_with(name: str, versions: Sequence[PlanVersion]) -> list[PlanVersion]:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Requests of some days for one model, and what they were charged."""
+    """Requests of some days for one model, and what they were charged; of those whose deployment was calibrated the
+    operator's `cost` and their charge, `costed`.
+    """
 
     requests: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     output_tokens: int = 0
     charge: int = 0
+    cost: int = 0
+    costed: int = 0
 
 
 def traffic() -> dict[str, Traffic]:
@@ -141,6 +145,8 @@ def traffic() -> dict[str, Traffic]:
             had.cached_tokens + one.cache_read_tokens,
             had.output_tokens + one.output_tokens,
             had.charge + one.charge,
+            had.cost + one.cost,
+            had.costed + one.costed,
         )
     return found
 
@@ -150,12 +156,36 @@ def thousand(card: CardPrices | None, usage_class: str) -> int | None:
     return None if card is None else charge({usage_class: 1_000}, card, 10_000) - card.request_fee
 
 
-def cost_of(model: PublicModel, used: Traffic) -> int | None:
-    """Return what the model's traffic cost the operator, in µcr, None where that isn't known."""
-    if model.cost_input is None or model.cost_output is None:
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The operator's cost of traffic in µcr, and the charge of that traffic."""
+
+    amount: int
+    charge: int
+    source: str  # "measured" or "entered"
+
+    @property
+    def margin(self) -> str:
+        """The share of the charge that stays; a dash where nothing was charged."""
+        return margin(self.charge, self.amount) or "–"
+
+
+def cost_of(model: PublicModel | None, used: Traffic) -> Cost | None:
+    """Return the cost of a model's traffic: as measured where its deployment was calibrated when it came, else by the
+    cost that was entered; None where neither is known.
+    """
+    if used.cost or used.costed:
+        return measured_cost(used.cost, used.costed)
+    if model is None or model.cost_input is None or model.cost_output is None:
         return None
     tokens = used.input_tokens + used.cached_tokens
-    return (tokens * model.cost_input + used.output_tokens * model.cost_output) // MILLION
+    entered = (tokens * model.cost_input + used.output_tokens * model.cost_output) // MILLION
+    return Cost(entered, used.charge, "entered")
+
+
+def measured_cost(cost: int, costed: int) -> Cost | None:
+    """Return the measured cost of traffic whose charge is `costed`; None of none."""
+    return Cost(cost, costed, "measured") if cost or costed else None
 
 
 def margin(price: int, cost: int | None) -> Any:

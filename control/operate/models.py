@@ -26,11 +26,11 @@ from control.operate.base import Desk, address_of, operator_page
 from control.operate.fields import CreditsField, NameField, NamesField, OperatorForm, rate_cards, tasks
 from control.operate.model_states import (
     DAYS,
+    Cost,
     Traffic,
     adapter_of,
     card_of,
     cost_of,
-    margin,
     plans_with,
     standing_of,
     thousand,
@@ -178,8 +178,7 @@ def _cost(model: PublicModel, used: Traffic) -> Any:
     cost = cost_of(model, used)
     if cost is None:
         return "–"
-    left = margin(used.charge, cost)
-    return Cell(amount(cost), detail=f"margin {left}" if left else "")
+    return Cell(amount(cost.amount), detail=f"margin {cost.margin}", title=cost.source)
 
 
 def _plans(model: PublicModel, included: Sequence[PlanVersion], versions: Sequence[PlanVersion]) -> Any:
@@ -209,7 +208,7 @@ def model(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
         Tile(f"Requests, {DAYS} days", grouped(mine.requests), f"{share(mine.requests, total)} of all"),
         Tile(f"Charged, {DAYS} days", amount(mine.charge), "credits"),
         Tile("1,000 tokens in / out", _both(card), "credits"),
-        Tile("Margin", margin(mine.charge, cost) or "–", _margin_note(row, cost)),
+        Tile("Margin", "–" if cost is None else cost.margin, _margin_note(cost)),
     ]
     leads = [(rule, found, _weight(rule, row)) for rule, found in rules.items() if _weight(rule, row)]
     own = list(PublicModel.objects.filter(adapter__base=row, is_active=True).order_by("name")[:SHOWN])
@@ -245,10 +244,10 @@ def _both(card: CardPrices | None) -> str:
     return f"{amount_text(thousand(card, 'input') or 0)} / {amount_text(thousand(card, 'output') or 0)}"
 
 
-def _margin_note(row: PublicModel, cost: int | None) -> str:
+def _margin_note(cost: Cost | None) -> str:
     if cost is None:
-        return "its cost isn’t entered"
-    return f"cost {amount_text(cost)} credits"
+        return "its cost is neither measured nor entered"
+    return f"cost {amount_text(cost.amount)} credits, {cost.source}"
 
 
 def _weight(rule: RouteRule, row: PublicModel) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from io import StringIO
+from operator import add
 from typing import Any
 from uuid import UUID
 
@@ -24,7 +25,7 @@ from billing.selectors import money as sums
 from billing.selectors.money import Granted, Low, TenantSum
 from billing.selectors.usage import UsageSum, usage_of_all
 from control.operate.base import Desk, address_of, operator_page
-from control.operate.model_states import Traffic, cost_of, margin
+from control.operate.model_states import Cost, Traffic, cost_of, measured_cost
 from control.screens.charts import Chart, Tile, stacked
 from control.screens.figures import amount, cell, grouped, share, short, show_charge
 from control.screens.tables import Cell, Column, Row, Table
@@ -68,13 +69,25 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanSum:
+    """A plan's tenants as of today, with the sums of their `TenantSum`s."""
+
+    plan: str
+    tenants: int
+    requests: int
+    charge: int
+    cost: int
+    costed: int
+
+
+@dataclass(frozen=True, slots=True)
 class Standing:
-    """Sums over all tenants as of `at`: by plan (its name, tenants, requests, µcr), the tenants that burnt most, those
-    that fell most, those that are low.
+    """Sums over all tenants as of `at`: by plan, the tenants that burnt most, those that fell most, those that are
+    low.
     """
 
     at: datetime
-    plans: list[tuple[str, int, int, int]]
+    plans: list[PlanSum]
     top: list[TenantSum]
     falling: list[TenantSum]
     low: list[Low]
@@ -135,7 +148,7 @@ def _period(request: HttpRequest) -> Period:
 
 def _standing(period: Period) -> Standing:
     """Return the sums over all tenants, at most `FRESH_SECONDS` old."""
-    key = f"operate.money.{period.days}.{period.last}"
+    key = f"operate.money.costed.{period.days}.{period.last}"
     known = cache.get(key)
     if isinstance(known, Standing):
         return known
@@ -159,18 +172,17 @@ def _falling(found: Iterable[TenantSum]) -> list[TenantSum]:
     )
 
 
-def _by_plan(found: Iterable[TenantSum]) -> list[tuple[str, int, int, int]]:
-    """Return tenants, requests and µcr by the plan that each tenant has today, those of the most credit first."""
+def _by_plan(found: Iterable[TenantSum]) -> list[PlanSum]:
+    """Return the sums by the plan that each tenant has today, those of the most credit first."""
     plans = sums.plans_of_tenants()
     has = Counter(plans.values())
-    requests, charges = Counter[str](), Counter[str]()
+    totals: dict[str, list[int]] = {plan: [0] * 4 for plan in has}
     for one in found:
-        plan = plans.get(one.tenant, "")
-        requests[plan] += one.requests
-        charges[plan] += one.charge
-    names = {*has, *(name for name, count in requests.items() if count)}
-    rows = [(name, has[name], requests[name], charges[name]) for name in names]
-    return sorted(rows, key=lambda row: (-row[3], row[0]))
+        if one.requests:
+            total = totals.setdefault(plans.get(one.tenant, ""), [0] * 4)
+            total[:] = map(add, total, (one.requests, one.charge, one.cost, one.costed))
+    rows = [PlanSum(plan, has[plan], *total) for plan, total in totals.items()]
+    return sorted(rows, key=lambda row: (-row.charge, row.plan))
 
 
 def _tiles(period: Period, rows: Sequence[UsageSum], kinds: Mapping[str, Granted]) -> list[Tile]:
@@ -222,37 +234,43 @@ def _label(day: date) -> str:
 
 
 def _by_model(rows: Iterable[UsageSum]) -> list[tuple[str, list[int]]]:
-    """Return requests, input, cached and output tokens and µcr by model, those of the most credit first."""
+    """Return requests, input, cached and output tokens, µcr, cost and the charge of what has one by model, those of the
+    most credit first.
+    """
     found: dict[str, list[int]] = {}
     for row in rows:
-        one = found.setdefault(row.model or "", [0] * 5)
-        for at, value in enumerate(
-            (row.requests, row.input_tokens, row.cache_read_tokens, row.output_tokens, row.charge)
-        ):
-            one[at] += value
+        tokens = (row.input_tokens, row.cache_read_tokens, row.output_tokens)
+        one = found.setdefault(row.model or "", [0] * 7)
+        one[:] = map(add, one, (row.requests, *tokens, row.charge, row.cost, row.costed))
     return sorted(found.items(), key=lambda item: (-item[1][4], item[0]))
 
 
-def _costs(found: Sequence[tuple[str, list[int]]]) -> dict[str, int]:
-    """Return what the models cost the operator, in µcr, those whose cost was entered."""
+def _costs(found: Sequence[tuple[str, list[int]]]) -> dict[str, Cost]:
+    """Return what the models cost the operator, those whose cost was measured or entered."""
     priced = PublicModel.objects.filter(name__in=[model for model, _ in found]).exclude(cost_input=None)
-    costs = {model.name: model for model in priced}
-    known = {name: cost_of(costs[name], Traffic(*figures)) for name, figures in found if name in costs}
+    entered = {model.name: model for model in priced}
+    known = {name: cost_of(entered.get(name), Traffic(*figures)) for name, figures in found}
     return {name: cost for name, cost in known.items() if cost is not None}
 
 
-def _models(found: Sequence[tuple[str, list[int]]], costs: Mapping[str, int]) -> Table:
+def _cost_cells(cost: Cost | None) -> list[Any]:
+    return [None, "–"] if cost is None else [cost.amount, Cell(cost.margin, title=cost.source)]
+
+
+_COST = (Column("Cost", "credits"), Column("Margin", "number"))
+
+
+def _models(found: Sequence[tuple[str, list[int]]], costs: Mapping[str, Cost]) -> Table:
     whole = sum(figures[4] for _, figures in found)
     lines = []
     for model, figures in found:
-        cost = costs.get(model)
-        own = [cost, margin(figures[4], cost) or "–"] if costs else []
-        lines.append(Row([model, *figures, share(figures[4], whole), _per_million(figures), *own]))
+        own = _cost_cells(costs.get(model)) if costs else []
+        lines.append(Row([model, *figures[:5], share(figures[4], whole), _per_million(figures), *own]))
     columns = [
         *(Column("Model", "name"), Column("Requests", "number"), Column("Input", "number"), Column("Cached", "number")),
         *(Column("Output", "number"), Column("Credits", "credits"), Column("Of all", "number")),
         Column("Per million tokens", "credits"),
-        *((Column("Cost", "credits"), Column("Margin", "number")) if costs else ()),
+        *(_COST if costs else ()),
     ]
     return Table("By model", columns, lines, "Nothing was used in this period.")
 
@@ -263,14 +281,23 @@ def _per_million(figures: Sequence[int]) -> int | None:
 
 
 def _plans(standing: Standing) -> Table:
-    whole = sum(charge for *_, charge in standing.plans)
+    whole = sum(one.charge for one in standing.plans)
+    has_costs = any(one.cost for one in standing.plans)
     columns = [
         *(Column("Plan", "name"), Column("Tenants", "number"), Column("Requests", "number")),
         *(Column("Credits", "credits"), Column("Of all", "number"), Column("A tenant", "credits")),
+        *(_COST if has_costs else ()),
     ]
     lines = [
-        Row([plan or "without a plan", has, requests, charge, share(charge, whole), charge // has if has else None])
-        for plan, has, requests, charge in standing.plans
+        Row(
+            [
+                one.plan or "without a plan",
+                *(one.tenants, one.requests, one.charge, share(one.charge, whole)),
+                one.charge // one.tenants if one.tenants else None,
+                *(_cost_cells(measured_cost(one.cost, one.costed)) if has_costs else ()),
+            ]
+        )
+        for one in standing.plans
     ]
     return Table("By plan", columns, lines, "Nobody has a plan.")
 
@@ -280,12 +307,16 @@ def _named(tenant: UUID, names: dict[UUID, tuple[str, str]]) -> Cell:
     return Cell(name, address_of("operate-tenant", slug) if slug else "")
 
 
-def _tenants(title: str, found: Iterable[TenantSum], names: dict[UUID, tuple[str, str]], empty: str) -> Table:
+def _tenants(title: str, found: Sequence[TenantSum], names: dict[UUID, tuple[str, str]], empty: str) -> Table:
+    has_costs = any(one.cost for one in found)
     columns = [
         *(Column("Tenant", "name"), Column("Requests", "number"), Column("Credits", "credits")),
-        *(Column("Before", "credits"), Column("Change", "number")),
+        *(Column("Before", "credits"), Column("Change", "number"), *(_COST if has_costs else ())),
     ]
-    lines = [Row([_named(one.tenant, names), one.requests, one.charge, one.before, _change(one)]) for one in found]
+    lines = []
+    for one in found:
+        own = _cost_cells(measured_cost(one.cost, one.costed)) if has_costs else ()
+        lines.append(Row([_named(one.tenant, names), one.requests, one.charge, one.before, _change(one), *own]))
     return Table(title, columns, lines, empty)
 
 
@@ -309,12 +340,11 @@ def _low(found: Iterable[Low], names: dict[UUID, tuple[str, str]]) -> Table:
 def _lines(table: str, period: Period) -> Iterable[list[Any]]:
     """Yield a table's head and all of its rows, names safe from formulas."""
     if table == "models":
-        yield ["model", "requests", "input_tokens", "cached_tokens", "output_tokens", "credits", "cost"]
+        yield ["model", "requests", "input_tokens", "cached_tokens", "output_tokens", "credits", *_COST_HEADS]
         by_model = _by_model(usage_of_all(period.first, period.last))
         costs = _costs(by_model)
         for model, figures in by_model:
-            cost = format_credits(costs[model]) if model in costs else ""
-            yield [cell(model), *figures[:4], format_credits(figures[4]), cost]
+            yield [cell(model), *figures[:4], format_credits(figures[4]), *_cost_figures(costs.get(model))]
         return
     if table == "low":
         low = sums.low_tenants(timezone.now())
@@ -325,20 +355,31 @@ def _lines(table: str, period: Period) -> Iterable[list[Any]]:
         return
     found = sums.by_tenant(period.first, period.last)
     if table == "plans":
-        yield ["plan", "tenants", "requests", "credits"]
-        for plan, has, requests, charge in _by_plan(found):
-            yield [cell(plan), has, requests, format_credits(charge)]
+        yield ["plan", "tenants", "requests", "credits", *_COST_HEADS]
+        for one in _by_plan(found):
+            own = _cost_figures(measured_cost(one.cost, one.costed))
+            yield [cell(one.plan), one.tenants, one.requests, format_credits(one.charge), *own]
         return
     rows = _falling(found) if table == "falling" else sorted(found, key=lambda one: (-one.charge, one.tenant))
     names = _slugs(one.tenant for one in rows)
-    yield ["tenant", "slug", "requests", "credits", "credits_before"]
-    for one in rows:
+    yield ["tenant", "slug", "requests", "credits", "credits_before", *_COST_HEADS]
+    for tenant in rows:
         yield [
-            *names.get(one.tenant, ("", "")),
-            one.requests,
-            format_credits(one.charge),
-            format_credits(one.before),
+            *names.get(tenant.tenant, ("", "")),
+            tenant.requests,
+            format_credits(tenant.charge),
+            format_credits(tenant.before),
+            *_cost_figures(measured_cost(tenant.cost, tenant.costed)),
         ]
+
+
+_COST_HEADS = ("cost", "credits_of_what_has_a_cost", "cost_source")
+
+
+def _cost_figures(cost: Cost | None) -> list[str]:
+    if cost is None:
+        return ["", "", ""]
+    return [format_credits(cost.amount), format_credits(cost.charge), cost.source]
 
 
 def _slugs(tenants: Iterable[UUID]) -> dict[UUID, tuple[str, str]]:

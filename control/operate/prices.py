@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import starmap
 from typing import Any
@@ -19,8 +20,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from base.units import format_credits, parse_credits
-from billing.models import RateCard
-from billing.rating import CLASSES, CardPrices, own_rates
+from billing.costs import CostRates, DevicePrice
+from billing.models import CostSample, RateCard
+from billing.rating import CLASSES, WHOLE_BP, CardPrices, own_rates
+from billing.selectors.costs import busy_share, sample_of_card
 from billing.selectors.plans import tenants_with_models
 from billing.selectors.prices import price_changes, prices_after, prices_at, versions_of
 from billing.selectors.repricing import repriced
@@ -106,7 +109,7 @@ def price(request: HttpRequest, desk: Desk, name: str) -> HttpResponse:
     columns = [Column("From", "name"), Column("State", "state"), *_RATES, _BATCH]
     table = Table("Versions", columns, rows, "No version is published yet.")
     context = desk.context(
-        page="prices", name=name, table=table, concerned=_concerned(name),
+        page="prices", name=name, table=table, concerned=_concerned(name), measured=_measured(name),
         may_publish=desk.may("billing.add_ratecardversion"),
     )  # fmt: skip
     return render(request, "operate/price.html", context)
@@ -123,6 +126,64 @@ def _concerned(name: str) -> dict[str, Any]:
     versions = [one for one in latest_versions() if any(plans_with(model, [one]) for model in names)]
     plans = [(one.plan, counts.get(one.plan_id, 0)) for one in versions]
     return {"models": models, "adapters": adapters, "plans": plans, "tenants": sum(counts.values())}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The latest calibration that proposes prices for a list, and the proposal beside what is in force."""
+
+    sample: CostSample
+    facts: list[tuple[str, str]]
+    table: Table
+    is_new: bool  # whether the proposal differs from what is in force
+
+
+def proposal_of(sample: CostSample) -> tuple[dict[int, dict[str, int]], int]:
+    """Return the rates by least context and class that a calibration proposes, and the request's fee."""
+    tiers = {int(start): rates for start, rates in sample.proposal["tiers"].items()}
+    return dict(sorted(tiers.items())), sample.proposal["fee"]
+
+
+def _measured(name: str) -> Measured | None:
+    sample = sample_of_card(name)
+    if sample is None:
+        return None
+    now = timezone.now()
+    tiers, fee = proposal_of(sample)
+    price, rates, before = DevicePrice(**sample.price), CostRates(**sample.rates), prices_at(now).get(name)
+    lines: list[Row] = []
+    is_new = before is not None and fee != before.request_fee
+    for start, proposed in tiers.items():
+        after = [*tiers, sample.point["reach"]]
+        middle = (start + after[after.index(start) + 1]) // 2
+        costs = rates.prices(middle, WHOLE_BP, with_cached="cache_read" in proposed)
+        for usage_class, rate in proposed.items():
+            here = None if before is None else before.rates_for(start)[usage_class]
+            is_new |= here != rate
+            left = f"{100 * (here - costs[usage_class]) / here:.0f} %" if here else "–"
+            cells = [CLASS_WORDS[usage_class], grouped(start), amount(costs[usage_class]), amount(here), left]
+            lines.append(Row([*cells, amount(rate)]))
+    own, here = -(-rates.request // 1_000_000), None if before is None else before.request_fee
+    lines.append(Row(["Each request", "", amount(own), amount(here), "", amount(fee)]))
+    busy = busy_share(sample, now)
+    facts = [
+        ("Measured", f"{sample.created_at:%-d %b %Y, %H:%M} UTC, {sample.name} on {sample.device}"),
+        ("Operating point", f"{sample.point['concurrency']} requests at a time, by {sample.point['measured_by']}"),
+        ("Fit", f"residual {sample.residual:.1%}, recovery of a held-out mix {sample.recovery:.1%}"),
+        ("An hour of the device", f"{format_credits(price.hour)} credits"),
+        (
+            "Idle time",
+            f"carried by a busy share of {price.utilisation_bp / 100:g} %"
+            + ("" if busy is None else f"; it was {busy:.1%} since then"),
+        ),
+        ("Margin", f"prices are {price.margin_bp / 100:g} % of the cost"),
+    ]
+    columns = [
+        *(Column("Class", "name"), Column("From context", "number"), Column("Cost", "number")),
+        *(Column("In force", "number"), Column("Margin", "number"), Column("Proposed", "number")),
+    ]
+    table = Table("From measured cost, in credits per million tokens", columns, lines)
+    return Measured(sample, facts, table, is_new)
 
 
 # -- a new version -----------------------------------------------------------------------------------------------------
@@ -229,17 +290,22 @@ class PricesForm(OperatorForm):
         return any(self[name].value() or self[name].errors for name in self.MORE)
 
 
-def _initial(name: str) -> dict[str, Any]:
-    """Return the last version as it would be typed: a class that costs what its parent costs is left empty."""
-    last = versions_of(name, 1)
-    if not last:
-        return {}
-    [(version, found)] = last
-    typed = {tier.min_context: own_rates(tier.rates) for tier in found.tiers}
-    first = typed.pop(0)
-    batch = None if version.batch_bp == cards.DEFAULT_BATCH_BP else version.batch_bp / 100
-    tiers = "\n".join(starmap(_line, typed.items()))
-    return {**first, "tiers": tiers, "request_fee": version.request_fee or None, "batch_percent": batch}
+def _initial(name: str, sample: CostSample | None = None) -> dict[str, Any]:
+    """Return the last version as it would be typed, with what a `sample` proposes instead: a class that costs what its
+    parent costs is left empty.
+    """
+    typed: dict[int, dict[str, int]] = {}
+    fee, batch = 0, cards.DEFAULT_BATCH_BP
+    for version, found in versions_of(name, 1):
+        typed = {tier.min_context: own_rates(tier.rates) for tier in found.tiers}
+        fee, batch = version.request_fee, version.batch_bp
+    note = {}
+    if sample is not None:
+        typed, fee = proposal_of(sample)
+        note = {"note": f"from cost measured on {sample.created_at:%-d %b %Y}"}
+    percent = None if batch == cards.DEFAULT_BATCH_BP else batch / 100
+    tiers = "\n".join(starmap(_line, ((start, rates) for start, rates in typed.items() if start)))
+    return {**typed.get(0, {}), "tiers": tiers, "request_fee": fee or None, "batch_percent": percent, **note}
 
 
 LIST_NAME = r"^(?!(.*/)?new/?$)[^\s/?#][^?#]*$"
@@ -269,7 +335,8 @@ def publish(request: HttpRequest, desk: Desk, name: str) -> HttpResponse:
     """Ask for new prices, compare them with those in force, and publish them once that is confirmed."""
     if not desk.may("billing.add_ratecard") and not RateCard.objects.filter(name=name).exists():
         raise Http404
-    form = PricesForm(request.POST or None, initial=_initial(name))
+    sample = sample_of_card(name) if "measured" in request.GET else None
+    form = PricesForm(request.POST or None, initial=_initial(name, sample))
     if form.is_valid() and "edit" not in request.POST:
         when = form.cleaned_data["effective_from"]
         try:
@@ -283,7 +350,7 @@ def publish(request: HttpRequest, desk: Desk, name: str) -> HttpResponse:
             begins = "from now on" if when is None else f"from {when:%-d %b %Y, %H:%M} UTC on"
             messages.success(request, f"The prices of {name} are published, in force {begins}.")
             return redirect("operate-price", name)
-    context = desk.context(page="prices", name=name, form=form, concerned=_concerned(name))
+    context = desk.context(page="prices", name=name, form=form, concerned=_concerned(name), sample=sample)
     return render(request, "operate/price_publish.html", context, status=400 if form.errors else 200)
 
 

@@ -16,6 +16,7 @@ from base.units import format_credits
 from billing.models import Hold, LedgerTransfer, RateCardVersion, UsageRecord
 from billing.selectors import requests as ran
 from billing.selectors.prices import bill_of
+from billing.services.costs import cost_of
 from control.screens.requests import Viewer, facts_of, tenant_of
 from control.screens.tables import Cell, Column, Row, State, Table
 from gateway.errors.advice import advice_for
@@ -84,7 +85,7 @@ def answer(request: HttpRequest, viewer: Viewer, text: str, context: dict[str, A
     }
     match line:
         case UsageRecord():
-            told |= {"kind": "ran", **_of_record(line)}
+            told |= {"kind": "ran", **_of_record(line), "cost": _cost(line) if viewer.sees_all else ""}
         case Hold():
             told |= {"kind": "running", **_of_route(line.facts.get("route") or {})}
         case RefusedRequest():
@@ -199,6 +200,15 @@ def _of_record(record: UsageRecord) -> dict[str, Any]:
         "transfers": _transfers(ran.transfers_at(record.request)),
         **_of_route(record.route),
     }
+
+
+def _cost(record: UsageRecord) -> str:
+    """Return in words what the request cost the operator; empty where its deployment wasn't calibrated."""
+    cost = cost_of(record)
+    if cost is None:
+        return ""
+    left = f", margin {100 * (record.charge - cost.amount) / record.charge:.0f} %" if record.charge else ""
+    return f"{format_credits(cost.amount, separator=',')} credits{left}"
 
 
 def _prices(record: UsageRecord) -> Table:

@@ -1,4 +1,4 @@
-"""Requests that are tokenised and not run: how many tokens a prompt has, and which."""
+"""Requests that are tokenised and not run: how many tokens a prompt has, and which; what they would cost."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import NamedTuple
 from uuid import UUID
 
 from base.http import Headers
+from billing import rating
 from billing.limits.types import Take, Taken, rate_headers
+from billing.rating import CardPrices
 from gateway.concurrency import Cap
 from gateway.errors.faults import draining, refusal_of_limit
 from gateway.errors.refusal import Refusal
 from gateway.generation.admission import request_of
+from gateway.generation.credit import Meter, priced
 from gateway.generation.intent import Intent
 from gateway.generation.placement import Placement, placed
+from gateway.runtime.lengths import Usual
 from gateway.runtime.principals import Principal
 from gateway.runtime.requests import Stage
 from gateway.runtime.runtime import Runtime
@@ -55,6 +59,82 @@ async def count(runtime: Runtime, principal: Principal, intent: Intent, request_
         return Counted(prepared, placement.route.model, rates | placement.headers)
 
 
+class Cliff(NamedTuple):
+    """A context tier that begins near a prompt's length, and the request's usual µcr just below it and in it."""
+
+    context: int
+    below: int
+    above: int
+
+
+class Quoted(NamedTuple):
+    """A request's cost where it would run now, in µcr: at most, and with an answer as long as half of those like it
+    are, or nine in ten. `cached` of its prompt are probably cached there.
+    """
+
+    counted: Counted
+    card: CardPrices
+    multiplier_bp: int
+    context: int
+    max_output: int
+    cached: int
+    usual: Usual
+    most: int
+    half: int
+    nine_in_ten: int
+    cliff: Cliff | None
+
+
+NEAR_PERCENT = 20
+"""A tier is near a prompt whose length differs from its beginning by so much of it."""
+
+
+async def quote(runtime: Runtime, principal: Principal, intent: Intent, request_id: UUID) -> Quoted:
+    """Return what the request of `intent` would cost; see `count`. A person's, who still types, takes none of the
+    rate.
+    """
+    takes_rate = principal.api_key is not None
+    async with counted_place(runtime, principal, intent, takes_rate=takes_rate) as (placement, rates):
+        engine, prepared = await placement.prepare(request_of(principal, intent, request_id.hex))
+        await engine.cancel(request_id.hex)
+        price, route = priced(placement, prepared), placement.route
+        meter, info = price.meter, engine.info
+        usual = await runtime.lengths.of(principal.tenant, route.model)
+        cached = min(route.matched, max(prepared.prompt_tokens - 1, 0))
+        half, nine_in_ten = (length * intent.sampling.answers for length in (usual.lengths.p50, usual.lengths.p90))
+        counted = Counted(prepared, route.model, rates | placement.headers)
+        return Quoted(
+            counted,
+            meter.card,
+            meter.multiplier_bp,
+            route.context_length if info is None else info.max_context,
+            meter.max_output,
+            cached,
+            usual,
+            meter.most,
+            min(_cost(meter, prepared.prompt_tokens, cached, half), meter.most),
+            min(_cost(meter, prepared.prompt_tokens, cached, nine_in_ten), meter.most),
+            _cliff_near(meter, prepared.prompt_tokens, cached, half),
+        )
+
+
+def _cost(meter: Meter, prompt: int, cached: int, output: int) -> int:
+    """Return the µcr of a prompt of which so much is cached, with an answer of that length or the longest permitted."""
+    hit = min(cached, prompt)
+    classes = {"input": prompt - hit, "cache_read": hit, "output": min(output, meter.max_output)}
+    return rating.charge(classes, meter.card, meter.multiplier_bp)
+
+
+def _cliff_near(meter: Meter, prompt: int, cached: int, output: int) -> Cliff | None:
+    """Return the nearest context tier that begins near a prompt of that length."""
+    starts = [tier.min_context for tier in meter.card.tiers[1:]]
+    near = [start for start in starts if abs(prompt - start) * 100 <= NEAR_PERCENT * start]
+    if not near:
+        return None
+    start = min(near, key=lambda one: abs(prompt - one))
+    return Cliff(start, *(_cost(meter, length, cached, output) for length in (start - 1, start)))
+
+
 class Tokenized(NamedTuple):
     """A prompt's tokens, the model's context, and the answer's headers (see `Counted`)."""
 
@@ -88,16 +168,17 @@ async def text_of(runtime: Runtime, principal: Principal, intent: Intent, reques
 
 @asynccontextmanager
 async def counted_place(
-    runtime: Runtime, principal: Principal, intent: Intent
+    runtime: Runtime, principal: Principal, intent: Intent, *, takes_rate: bool = True
 ) -> AsyncIterator[tuple[Placement, dict[str, str]]]:
-    """Have a request that won't run placed on a replica, and one request taken of the tenant's rate: yield where it is,
-    and the headers with the rates. A Refusal raised in the block tells its route.
+    """Have a request that won't run placed on a replica, and one request taken of the tenant's rate if it `takes_rate`:
+    yield where it is, and the headers with the rates. A Refusal raised in the block tells its route.
     """
     if runtime.requests.stage is Stage.DRAINING:
         raise draining()
     with counting.share(principal.tenant) as take:
         take(1)
-        decision = await runtime.rates.take([Take(bucket, 1) for bucket in principal.request_buckets])
+        buckets = principal.request_buckets if takes_rate else ()
+        decision = await runtime.rates.take([Take(bucket, 1) for bucket in buckets])
         if not isinstance(decision, Taken):
             raise refusal_of_limit(decision)
         placement = await placed(runtime, principal, intent)

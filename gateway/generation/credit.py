@@ -102,6 +102,11 @@ class Meter:
         return tokens if most is None else min(tokens, max(most, self._prompt_tokens + min(1, self.max_output)))
 
     @property
+    def most(self) -> int:
+        """The µcr that the request may cost, before anything of it ran: all of `max_output` at the dearest classes."""
+        return self._cost(self.max_output)
+
+    @property
     def allowance(self) -> int:
         """Output tokens permitted in all."""
         if self._allowance is None:

@@ -37,6 +37,8 @@ class Work(Enum):
     NOTHING = auto()
     COUNTS = auto()
     """It is routed and takes one of the tenant's requests; nothing runs or is charged."""
+    QUOTES = auto()
+    """It is routed and priced and takes one of the tenant's requests; nothing runs or is charged."""
     GENERATES = auto()
     """It is routed, runs and is charged."""
 
@@ -95,6 +97,7 @@ class Endpoint:
     keeps: bool
     example: Mapping[str, Any] | None
     error_body: ErrorBody
+    caller: Callable[[Scope], Awaitable[Principal]] = principal_of
 
     @property
     def name(self) -> str:
@@ -112,7 +115,7 @@ class Endpoint:
         return _VARIABLE.sub(r"{\1}", self.path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.answer(await principal_of(scope), scope, receive, send)
+        await self.answer(await self.caller(scope), scope, receive, send)
 
     async def answer(self, principal: Principal, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request of that caller, who may make it."""

@@ -13,6 +13,7 @@ from gateway.durable.replays import Replays
 from gateway.runtime.catalogue import CurrentCatalogue, Snapshot
 from gateway.runtime.engines import Engines
 from gateway.runtime.epoch import Epoch
+from gateway.runtime.lengths import UsualLengths
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principals
 from gateway.runtime.readiness import Look, State, readiness
@@ -70,6 +71,7 @@ class Runtime:
         self.catalogue = CurrentCatalogue(
             snapshot, parts.epoch, parts.engines, parts.own_threads, self.requests.supervise
         )
+        self.lengths = UsualLengths(self.threads)
         self.replays = Replays(self.threads, self.own_threads, self.requests.incarnation, self.requests.supervise)
         self._look = Look()
         self._closers: list[Callable[[], Awaitable[Any]]] = [self._look.close]

@@ -1,9 +1,10 @@
-// Before a message is sent: about how many tokens it has, what they cost, and how much of the model's context is used.
+// Before a message is sent: what its answer will cost, as the server quotes it, and how much of the model's context is used.
 
 import { el } from "./dom.js";
 import { count, credits, size } from "./numbers.js";
 import { contentOf } from "./conversation.js";
 
+const QUOTE = "/v1/responses/quote";
 const PAUSE = 400; // milliseconds without typing, before the server is asked
 const IMAGE_TOKENS = 1000; // about; models differ
 const CHARACTERS = 4; // of a token, until this conversation has told better
@@ -22,7 +23,7 @@ export class Estimate {
     this.#gauge = gauge;
   }
 
-  /** Show what `question`, behind the branch of `conversation`, would be, soon. */
+  /** Show what `question`, behind the branch of `conversation`, would cost, soon. */
   show(conversation, question, settings) {
     clearTimeout(this.#timer);
     const number = ++this.#asked;
@@ -32,36 +33,32 @@ export class Estimate {
     this.#fill(tokens, window);
     if (isEmpty || !settings.model) return this.#place.replaceChildren();
     this.#timer = setTimeout(async () => {
-      const told = await Promise.all(settings.asked.map((model) => this.#ask(conversation, question, settings, model, tokens)));
+      const told = (await Promise.all(settings.asked.map((model) => this.#ask(conversation, question, settings, model)))).filter(Boolean);
       if (number !== this.#asked) return;
-      this.#place.replaceChildren(...told.filter(Boolean).flatMap((one, index) => [index ? el("br") : "", one]));
-      const narrowest = Math.min(...told.filter(Boolean).map(({ context }) => context ?? Infinity));
-      if (Number.isFinite(narrowest)) this.#fill(tokens, narrowest);
+      this.#place.replaceChildren(...told.flatMap((one, index) => [index ? el("br") : "", one]));
+      const quoted = told.filter(({ quote }) => quote).map(({ quote }) => quote);
+      if (quoted.length) this.#fill(Math.max(...quoted.map((one) => one.input_tokens)), Math.min(...quoted.map((one) => one.context_length)));
     }, PAUSE);
   }
 
-  async #ask(conversation, question, settings, model, tokens) {
-    const last = conversation.path().findLast((turn) => turn.model);
-    const body = {
+  async #ask(conversation, question, settings, model) {
+    const body = JSON.stringify({
       model,
-      tokens,
-      text: question.content.slice(0, 20_000),
-      images: question.files?.some(({ image }) => image) ? "data" : "none",
-      conversation: last?.model ?? "",
-      project: settings.project,
-    };
-    const headers = { "x-csrftoken": this.#data.csrf, "content-type": "application/json" };
+      input: [
+        ...(settings.system ? [{ role: "system", content: settings.system }] : []),
+        ...conversation.input(),
+        { role: "user", content: contentOf(question) },
+      ],
+      ...(settings.maxOutput ? { max_output_tokens: settings.maxOutput } : {}),
+    });
+    if (body.length > this.#data.message_bytes) return null; // sending it will say so
     try {
-      const answer = await fetch(this.#data.urls.estimate, { method: "POST", headers, body: JSON.stringify(body) });
-      if (!answer.ok) return null;
+      const answer = await fetch(`${QUOTE}?project=${settings.project}`, { method: "POST", headers: { "content-type": "application/json" }, body });
       const told = await answer.json();
-      if (told.refusal) return el("span", { class: "warn" }, told.refusal);
-      const name = told.model === model && settings.asked.length < 2 ? "" : ` by ${told.model}`;
-      const cost = told.prompt_micro === undefined ? "" : ` · at most ${credits(told.prompt_micro)} credits, and ${credits(told.thousand_micro)} per 1,000 of the answer`;
-      const shown = el("span", { title: "An estimate: tokens that are cached cost less" }, `About ${count(tokens)} tokens${name}${cost}`);
-      return Object.assign(shown, { context: told.context });
+      if (answer.ok) return Object.assign(el("span", { title: basisOf(told) }, wordsOf(told, told.model === model && settings.asked.length < 2)), { quote: told });
+      return answer.status < 500 && answer.status !== 429 ? el("span", { class: "warn" }, told.error.message) : null;
     } catch {
-      return null; // an estimate that can't be had now is had with the next letter
+      return null; // a quote that can't be had now is had with the next letter
     }
   }
 
@@ -74,6 +71,19 @@ export class Estimate {
     this.#gauge.title = words;
     this.#gauge.replaceChildren(meter, el("span", { "aria-hidden": "true" }, `${share < 0.01 ? "<1" : Math.round(share * 100)} % of ${size(window)}`));
   }
+}
+
+/** A quote in a line; the model `isPlain` where it is the one that was picked. */
+function wordsOf(quote, isPlain) {
+  const tokens = `${quote.is_exact ? "" : "About "}${count(quote.input_tokens)} tokens${isPlain ? "" : ` by ${quote.model}`}`;
+  const tier = quote.near_tier ? ` · from ${count(quote.near_tier.min_context)} tokens on dearer` : "";
+  return `${tokens} · probably ${credits(quote.probably_micro)} credits, at most ${credits(quote.at_most_micro)}${tier}`;
+}
+
+/** What the probable cost rests on. */
+function basisOf({ output_tokens: { basis, p50, requests } }) {
+  const why = { own: `like half of your last ${count(requests)}`, model: `like half of this model’s last ${count(requests)}`, assumed: "assumed, since few earlier ones are known" }[basis];
+  return `With an answer of ${count(p50)} tokens, ${why}`;
 }
 
 /** About how many tokens the branch has with `question` behind it; from what its last answer was charged, where there is one. */

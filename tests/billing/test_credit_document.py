@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from base.units import MICRO, format_credits
 from billing import rating
+from billing.costs import CostRates, DevicePrice, proposed, terms_of
 from billing.models import CreditGrant, LedgerTransfer
 from billing.selectors.usage import record_of
 from billing.services import cards, credits
@@ -95,3 +96,28 @@ def test_a_true_up_gives_back_to_the_last_grant(wallet, charged):
         "paid",
         True,
     )
+
+
+def test_what_the_example_is_quoted_at():
+    card = cards.resolved(TIERS, request_fee=100)
+    most = rating.charge({"input": 1_002, "reasoning": 300}, card, MULTIPLIER)
+    half, nine = (
+        rating.charge({"input": 401, "cache_read": 601, "output": output}, card, MULTIPLIER) for output in (150, 280)
+    )
+    assert f"at most {format_credits(most)} credits (1,002 tokens of input, 300 of reasoning)" in TEXT
+    assert f"probably {format_credits(half)}, nine in ten {format_credits(nine)}." in TEXT
+
+
+def test_what_the_example_of_a_measured_cost_comes_to():
+    seconds = (80e-6, 9e-9, 4e-3, 30e-9, 2e-6, 3e-3)
+    price, usage = DevicePrice(200 * MICRO, utilisation_bp=6_000, margin_bp=12_500), {"input": 1_000, "output": 100}
+    rates = CostRates.of(seconds, price)
+    busy = sum(each * count for each, count in zip(seconds, terms_of(usage), strict=True))
+    cost = rates.cost(usage)
+    share = -(-cost * 6 // 10)
+    told("busy", f"{busy:.5f}", format_credits(share))
+    assert f"| its share of idle hours | | {format_credits(cost - share)} |" in TEXT
+    assert f"| together | | {format_credits(cost)} |" in TEXT
+    card = proposed(rates, price.margin_bp, 8_192, with_cached=True)
+    charge = rating.charge(usage, cards.resolved(card.tiers, card.request_fee), 10_000)
+    assert f"at a margin of 1.25 charges {format_credits(charge)}." in TEXT

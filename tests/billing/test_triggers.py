@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from billing import triggers
 from billing.models import (
+    CostSample,
     LedgerAccount,
     LedgerTransfer,
     Plan,
@@ -153,3 +154,12 @@ def test_a_guard_of_another_release_is_there_until_setup_replaces_it():
 def test_transactional_tests_start_empty_and_guarded(turn, transfer):
     assert LedgerTransfer.objects.count() == 1
     assert triggers.missing() == []
+
+
+def test_cost_samples_refuse_changes():
+    sample = CostSample.objects.create(
+        deployment=uuid.uuid4(), name="d", model="m", device="d", seconds={}, rates={}, price={}, proposal={},
+        residual=0.0, recovery=1.0,
+    )  # fmt: skip
+    refused(lambda: CostSample.objects.filter(pk=sample.pk).update(rates={"input": 1}))
+    refused(sample.delete)

@@ -11,6 +11,7 @@ from base.ids import uuid7
 from billing.limits.memory import MemoryRateStore
 from billing.limits.types import Bucket
 from billing.rating import CardPrices
+from billing.selectors.usage import Lengths
 from billing.writer.decide import decide
 from billing.writer.operations import Release, Renew, Reserve, Settle
 from billing.writer.view import BudgetRow, HoldRow, View, WalletRow
@@ -20,6 +21,7 @@ from gateway.generation.intent import Intent
 from gateway.runtime.catalogue import Snapshot
 from gateway.runtime.engines import FAILURES, Engines
 from gateway.runtime.epoch import Epoch, Reading, Stamp
+from gateway.runtime.lengths import Usual
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principal, Principals
 from gateway.runtime.refusals import Refusals
@@ -207,6 +209,13 @@ class Stand:
         await until(lambda: not (self.runtime.requests._tasks or self.runtime.requests.live))
 
 
+class MemoryLengths:
+    """Everybody's answers have two tokens or four."""
+
+    async def of(self, tenant, model):
+        return Usual(Lengths(50, 2, 4), "own")
+
+
 class StandingEpoch(Epoch):
     """An epoch that is always fresh and moves only when told to."""
 
@@ -244,7 +253,9 @@ async def make_stand(
         metrics=metrics,
         requests=WatchedRequests(ConcurrencyLimiter(), Refusals(None, metrics), metrics),
     )
-    return Stand(Runtime(parts, snapshot), writer, principal)
+    runtime = Runtime(parts, snapshot)
+    runtime.lengths = MemoryLengths()
+    return Stand(runtime, writer, principal)
 
 
 def make_intent(max_tokens=None, prompt=PROMPT, **fields):

@@ -97,7 +97,6 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     # Reading and saving one: tests/control/console/test_conversations.py
     "console-conversation": [("delete", {"pk": "{conversation}"}, {})],
     "console-conversation-shared": [("get", {"pk": "{conversation}"}, {})],
-    "console-estimate": [("post", {}, {"model": "their-model"})],
     "find": [("get", {}, {"q": "their"}), ("get", {}, {"q": "{request}"})],
     "console-account": [("get", {}, {})],
     "console-usage": [

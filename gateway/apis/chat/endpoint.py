@@ -19,9 +19,11 @@ from gateway.apis.chat.wire import (
     MessageToolCall,
 )
 from gateway.apis.shared.answer import QUESTION, failure_of, generate
+from gateway.apis.shared.quote import quoting
 from gateway.durable.delivery import Outcome
 from gateway.errors.refusal import openai_error
 from gateway.generation.generation import Generation
+from gateway.generation.intent import Intent
 from gateway.generation.items import Answer, Change, ItemKind, Narrator, What
 from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.logprobs import ChatLogprobs, prompt_logprobs, token_logprobs
@@ -44,8 +46,14 @@ _DONE = b"data: [DONE]\n\n"
 )
 async def chat_completions(call: Call[ChatRequest]) -> None:
     """Answers a conversation; with `stream` in chunks that end with `data: [DONE]`."""
-    intent = call.request.intent(call.task_header, leaves_out_hosted=call.principal.leaves_out_hosted)
-    await generate(call, intent, ChatFormat)
+    await generate(call, await _intent(call), ChatFormat)
+
+
+async def _intent(call: Call[ChatRequest]) -> Intent:
+    return call.request.intent(call.task_header, leaves_out_hosted=call.principal.leaves_out_hosted)
+
+
+chat_completions_quote = quoting(chat_completions, _intent)
 
 
 class ChatFormat:

@@ -12,10 +12,12 @@ from base.http import encode, event, watching
 from base.ids import uuid7
 from gateway.apis.completions.wire import Completion, CompletionChoice, CompletionRequest
 from gateway.apis.shared.answer import answer, failure_of, generate
+from gateway.apis.shared.quote import quoting
 from gateway.apis.shared.several import Several
 from gateway.durable.delivery import Outcome
 from gateway.errors.refusal import Refusal, openai_error
 from gateway.generation.generation import Generation, start_generation
+from gateway.generation.intent import Intent
 from gateway.generation.items import Answer, Change, Narrator, What
 from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.logprobs import completion_logprobs, prompt_logprobs
@@ -52,6 +54,16 @@ async def completions(call: Call[CompletionRequest]) -> None:
         several = Several(first, others, width=min(call.principal.concurrency, MOST_AT_ONCE))
         told = CompletionFormat(first, call.request, prompts=len(intents), failures=several.failures)
         await answer(several, told, client, call.send, stream=intents[0].stream)
+
+
+async def _intent(call: Call[CompletionRequest]) -> Intent:
+    intents = call.request.intents(call.task_header)
+    if len(intents) > 1:
+        raise Refusal(400, "invalid_value", "'prompt': a quote is for one prompt at a time.", param="prompt")
+    return intents[0]
+
+
+completions_quote = quoting(completions, _intent)
 
 
 class CompletionFormat:

@@ -8,8 +8,10 @@ import struct
 
 from gateway.apis.embeddings.wire import EmbeddingAnswer, EmbeddingItem, EmbeddingRequest
 from gateway.apis.shared.answer import generate
+from gateway.apis.shared.quote import quoting
 from gateway.durable.delivery import Outcome
 from gateway.generation.generation import Generation
+from gateway.generation.intent import Intent
 from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.usage import embedding_usage
 from inference.types import Delta, Vector
@@ -27,7 +29,14 @@ from inference.types import Delta, Vector
 )
 async def embeddings(call: Call[EmbeddingRequest]) -> None:
     """Answers with one vector for each input."""
-    await generate(call, call.request.intent(call.task_header), EmbeddingFormat)
+    await generate(call, await _intent(call), EmbeddingFormat)
+
+
+async def _intent(call: Call[EmbeddingRequest]) -> Intent:
+    return call.request.intent(call.task_header)
+
+
+embeddings_quote = quoting(embeddings, _intent)
 
 
 class EmbeddingFormat:

@@ -21,9 +21,11 @@ from gateway.apis.messages.message_object import (
 )
 from gateway.apis.messages.wire import CountTokensRequest, MessageRequest
 from gateway.apis.shared.answer import QUESTION, answer_count, failure_of, generate
+from gateway.apis.shared.quote import quoting
 from gateway.durable.delivery import Outcome
 from gateway.errors.refusal import anthropic_error
 from gateway.generation.generation import Generation
+from gateway.generation.intent import Intent
 from gateway.generation.items import Change, Item, ItemKind, Narrator, What
 from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.usage import message_usage
@@ -58,8 +60,15 @@ async def messages(call: Call[MessageRequest]) -> None:
     """Answers a conversation as Anthropic's Messages API does; with `stream` in events. The key may be sent as
     `x-api-key`; errors have that API's shape.
     """
-    intent = call.request.intent(call.task_header, leaves_out_hosted=call.principal.leaves_out_hosted)
-    await generate(call, intent, MessageFormat)
+    await generate(call, await _intent(call), MessageFormat)
+
+
+async def _intent(call: Call[Any]) -> Intent:
+    request: MessageRequest | CountTokensRequest = call.request
+    return request.intent(call.task_header, leaves_out_hosted=call.principal.leaves_out_hosted)
+
+
+messages_quote = quoting(messages, _intent)
 
 
 @endpoint(
@@ -75,8 +84,7 @@ async def messages(call: Call[MessageRequest]) -> None:
 )
 async def messages_count_tokens(call: Call[CountTokensRequest]) -> None:
     """Says how many tokens a prompt has where it would run now. Nothing runs and nothing is charged."""
-    intent = call.request.intent(call.task_header, leaves_out_hosted=call.principal.leaves_out_hosted)
-    await answer_count(call, intent, TokenCount)
+    await answer_count(call, await _intent(call), TokenCount)
 
 
 class MessageFormat:

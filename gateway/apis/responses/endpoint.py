@@ -17,9 +17,11 @@ from gateway.apis.responses.stored_endpoint import InputTokens
 from gateway.apis.responses.storing import StoredAnswer, Storing, is_stored
 from gateway.apis.responses.wire import InputTokensRequest, ResponseRequest
 from gateway.apis.shared.answer import QUESTION, Answering, answer, answer_count
+from gateway.apis.shared.quote import quoting
 from gateway.durable.delivery import Outcome, delivering
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
+from gateway.http.callers import asker_of
 from gateway.http.durable import write_answer
 from gateway.http.endpoint import Call, Work, endpoint
 from gateway.wire.decode import invalid, unsupported
@@ -116,6 +118,13 @@ async def _intent(call: Call[Any], request: ResponseRequest) -> Intent:
         task_header=call.task_header,
         leaves_out_hosted=call.principal.leaves_out_hosted,
     )
+
+
+async def _quoted_intent(call: Call[ResponseRequest]) -> Intent:
+    return await _intent(call, call.request)
+
+
+responses_quote = quoting(responses, _quoted_intent, caller=asker_of)
 
 
 class ResponseFormat:

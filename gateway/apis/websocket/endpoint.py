@@ -24,7 +24,6 @@ from gateway.apis.responses.runs import attached, claim_of
 from gateway.apis.responses.storing import StoredAnswer, Storing, forbidden, is_stored
 from gateway.apis.responses.wire import ClientEvent, ResponseCancel, ResponseCreate, ResponseResume
 from gateway.apis.shared.answer import Answering, failure_of, relay
-from gateway.apis.websocket.callers import PROJECT_FIELD, Caller, caller_of
 from gateway.apis.websocket.streams import (
     MOST_STREAMS,
     EventSender,
@@ -46,6 +45,7 @@ from gateway.generation.counting import count
 from gateway.generation.generation import start_generation
 from gateway.generation.intent import Intent
 from gateway.http.access import note_refusal
+from gateway.http.callers import PROJECT_FIELD, Caller, caller_of
 from gateway.http.durable import check_resumable, take_request
 from gateway.http.request import runtime_of
 from gateway.logs import request_bound

@@ -9,7 +9,15 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from billing.models import OutboxEvent
-from billing.selectors.usage import models_since, recent_usage, record_of, usage_by_day, usage_of_all
+from billing.selectors.usage import (
+    Lengths,
+    models_since,
+    recent_usage,
+    record_of,
+    usage_by_day,
+    usage_of_all,
+    usual_lengths,
+)
 from billing.services import rollups
 from tests.billing.conftest import make_tenant
 
@@ -85,3 +93,25 @@ def test_record_of_is_the_last_revision_and_the_tenant_s_own(tenant, record):
     assert record_of(first.request, tenant.pk) == second
     assert record_of(first.request, make_tenant().pk) is None
     assert record_of(uuid7(), tenant.pk) is None
+
+
+def test_usual_lengths_are_of_the_latest_requests_by_model_in_one_bounded_query(tenant, record, monkeypatch):
+    at = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+    def used(number, **columns):
+        return record(at=at + timedelta(seconds=number), **{"model": "m", **columns})
+
+    for number in range(10):
+        used(number, output_tokens=number, reasoning_tokens=number)
+    used(20, model="n", output_tokens=7)
+    used(21, output_tokens=900, waived=True, charge=0)
+    used(22, input_tokens=0, output_tokens=900)
+    used(23, request=used(24, output_tokens=100, exact=False).request, revision=1, output_tokens=900)
+    used(25, tenant=make_tenant().id, output_tokens=500)
+    with CaptureQueriesContext(connection) as captured:
+        assert usual_lengths(tenant.id) == {"m": Lengths(11, 10, 18), "n": Lengths(1, 7, 7)}
+    [query] = captured
+    assert "LIMIT 2000" in query["sql"]
+    assert usual_lengths()["m"] == Lengths(12, 10, 100)
+    monkeypatch.setattr("billing.selectors.usage.MOST_RECENT", 3)
+    assert usual_lengths(tenant.id) == {"m": Lengths(1, 100, 100)}, "two revisions of one, one that used nothing"

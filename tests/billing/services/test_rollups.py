@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection
 
 from base.ids import uuid7
-from billing.models import OutboxEvent, UsageDay, UsageRollup
+from billing.models import CostSample, OutboxEvent, UsageDay, UsageRollup
 from billing.services import rollups
+from billing.services.costs import cost_of
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
@@ -26,7 +27,7 @@ def publish(*records, revisions=()):
 @pytest.fixture(autouse=True)
 def _days_are_the_sums_of_their_hours(db):
     yield
-    names = ("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge")
+    names = ("requests", "input_tokens", "cache_read_tokens", "output_tokens", "charge", "cost", "costed")
     days = Counter()
     for one in UsageRollup.objects.all():
         for name in names:
@@ -130,7 +131,7 @@ def test_many_cells_take_as_many_queries_as_one(record, django_assert_num_querie
     keys = [uuid7() if n % 2 else None for n in range(40)]
     for _ in range(2):  # made, then added to
         publish(*[record(at=NOON, model=f"m{n}", api_key=key) for n, key in enumerate(keys)])
-        with django_assert_num_queries(7):  # oldest, begin, take, with a key, without, days, commit
+        with django_assert_num_queries(8):  # oldest, begin, take, costs, with a key, without, days, commit
             rollups.consume_usage()
     assert UsageRollup.objects.count() == 40
     assert set(UsageRollup.objects.values_list("requests", flat=True)) == {2}
@@ -185,3 +186,32 @@ def test_two_consumers_at_once_count_each_record_once(record):
         thread.join()
     assert not failures
     assert sum(UsageRollup.objects.values_list("requests", flat=True)) == 40
+
+
+def calibrated(deployment, at, **rates):
+    """A calibration of that moment, at µcr per million."""
+    return CostSample.objects.create(
+        deployment=deployment, name="d", model="m", device="d", seconds={}, price={"hour": 1}, proposal={},
+        rates=rates, residual=0.0, recovery=1.0, created_at=at,
+    )  # fmt: skip
+
+
+def test_costs_are_those_of_the_calibration_in_force_when_a_request_began(record):
+    first = record(at=NOON, exact=False, input_tokens=3, cache_read_tokens=0, output_tokens=2, charge=90)
+    publish(first)
+    rollups.consume_usage()
+    assert (UsageRollup.objects.get().cost, cost_of(first)) == (0, None), "nothing was calibrated"
+    old = calibrated(first.deployment, NOON - timedelta(hours=1), input=5_000_000, output=10_000_000)
+    calibrated(first.deployment, NOON + timedelta(seconds=1), input=7_000_000)
+    publish(first, record(at=NOON + timedelta(seconds=2), input_tokens=2, charge=20))
+    rollups.consume_usage()
+    later = UsageRollup.objects.get(hour__gt=NOON)
+    assert (later.cost, later.costed) == (14, 20)
+    assert (cost_of(first).amount, cost_of(first).sample) == (35, old.pk)
+    hour = UsageRollup.objects.get(hour__lt=NOON)
+    assert (hour.cost, hour.costed) == (35, 90)
+    corrected = record(at=NOON, request=first.request, revision=1, input_tokens=1, output_tokens=2, charge=40)
+    publish(revisions=[corrected])
+    rollups.consume_usage()
+    hour.refresh_from_db()
+    assert (hour.cost, hour.costed) == (25, 40), "the difference, at the same calibration"

@@ -21,7 +21,13 @@ CHAT, RESPONSES, COMPLETIONS = "/v1/chat/completions", "/v1/responses", "/v1/com
 RUN_ALONE = [
     one for one in ENDPOINTS if one.example and one.path not in {"/v1/batches", "/v1/adapters"}
 ]  # they need a file
-MODELS = {"embeddings": "embedder", "rerank": "embedder", "score": "ranker", "classify": "sorter"}
+MODELS = {
+    "embeddings": "embedder",
+    "embeddings_quote": "embedder",
+    "rerank": "embedder",
+    "score": "ranker",
+    "classify": "sorter",
+}
 
 
 @pytest.fixture(scope="module")

@@ -18,16 +18,21 @@ from control.api.data_plane import BASE
 # What clients are generated from: a line that goes or changes breaks them.
 OPERATIONS = """
 POST   /v1/chat/completions               chat_completions
+POST   /v1/chat/completions/quote         chat_completions_quote
 POST   /v1/responses                      responses
 POST   /v1/responses/input_tokens         responses_input_tokens
+POST   /v1/responses/quote                responses_quote
 GET    /v1/responses/{id}                 responses_show
 DELETE /v1/responses/{id}                 responses_delete
 POST   /v1/responses/{id}/cancel          responses_cancel
 GET    /v1/responses/{id}/input_items     responses_input_items
 POST   /v1/messages                       messages
 POST   /v1/messages/count_tokens          messages_count_tokens
+POST   /v1/messages/quote                 messages_quote
 POST   /v1/completions                    completions
+POST   /v1/completions/quote              completions_quote
 POST   /v1/embeddings                     embeddings
+POST   /v1/embeddings/quote               embeddings_quote
 POST   /v1/rerank                         rerank
 POST   /v1/score                          score
 POST   /v1/classify                       classify

@@ -1,4 +1,4 @@
-"""Conversations of the chat page: whose they are, their bounds, who reads shared ones, and what an estimate says."""
+"""Conversations of the chat page: whose they are, their bounds, and who reads shared ones."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from django.test import Client
 
 from gateway import conversations
 from gateway.conversations import Conversation
-from routing.services.catalogue import add_model
-from routing.services.defaults import ensure_default_routes
 from tenancy.models import AuditEvent, Membership, Tenant
 from tenancy.services import tenants
 
@@ -166,24 +164,6 @@ def test_who_may_not_chat_has_none_and_strangers_are_told_to_sign_in(acme, peopl
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(acme.owner, backend="django.contrib.auth.backends.ModelBackend")
     assert put(strict, kept, revision=1).status_code == 403
-
-
-def ask(client, **question):
-    return client.post("/chat/estimate/", json.dumps(question), content_type="application/json").json()
-
-
-def test_an_estimate_says_who_would_answer_and_what_it_costs(acme, terms):
-    name = "smollm2-135m-instruct"
-    add_model(name=name, kinds=["chat"], context_length=2048, rate_card=name, source="", backend="fake")
-    ensure_default_routes()
-    told = ask(acme.client(), model="auto", tokens=1000, text="Hello")
-    assert (told["model"], told["context"]) == ("smollm2-135m-instruct", 2048)
-    assert told["prompt_micro"] > 0
-    twice = ask(acme.client(), model="smollm2-135m-instruct", tokens=2000)
-    assert twice["prompt_micro"] == pytest.approx(2 * told["prompt_micro"], abs=1)
-    assert twice["thousand_micro"] == pytest.approx(told["thousand_micro"], abs=1)
-    assert "refusal" in ask(acme.client(), model="large", tokens=10)
-    assert "refusal" in ask(acme.client(), model="smollm2-135m-instruct", tokens=9000)
 
 
 def test_queries_are_few(acme, kept, django_assert_num_queries):

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.test import Client
 from django.urls import reverse
 
-from billing.models import UsageRecord
+from billing.models import CostSample, UsageRecord
 from routing.types import STEP_TITLES
 from tenancy.models import User
 
@@ -96,3 +96,19 @@ def test_a_request_without_steps_shows_none(acme, used, route):
 def test_the_chat_page_calls_the_steps_as_the_other_pages_do():
     script = Path(settings.BASE_DIR, "static/chat/meter.js").read_text()
     assert [step for step, title in STEP_TITLES.items() if f'  {step}: "{title}",' not in script] == []
+
+
+def test_only_operators_see_what_a_request_cost_them(acme, used):
+    operator, user = Client(), User.objects.create_superuser("operator@x.example")
+    operator.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
+    request = used(acme, charge=4_000)
+    record = UsageRecord.objects.get(request=request)
+    address = reverse("operate-request", args=[request])
+    assert "It cost you" not in text_of(operator.get(address))
+    CostSample.objects.create(
+        deployment=record.deployment, name="d", model="m", device="d", seconds={}, price={"hour": 1}, proposal={},
+        rates={"input": 300_000_000}, residual=0.0, recovery=1.0, created_at=record.reserved_at,
+    )  # fmt: skip
+    assert "It cost you 0.003 credits, margin 25 %, by the calibration" in text_of(operator.get(address))
+    assert "It cost you" not in text_of(operator.get(f"{address}?view=tenant"))
+    assert "It cost you" not in text_of(acme.client().get(reverse("console-request", args=[request])))

@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from base.units import MICRO
-from billing.models import CreditGrant, OutboxEvent, Wallet
+from billing.models import CostSample, CreditGrant, OutboxEvent, Wallet
 from billing.services import cards, credits
 from billing.services.rollups import consume_usage
 from control.operate import money
@@ -105,6 +105,37 @@ def test_a_model_whose_cost_is_entered_has_a_margin(operator, acme):
     assert "lake,1,1000000,0,0,10,4" in sent
 
 
+def calibrated(deployment, days, **rates):
+    """A calibration of that many days ago, at µcr per million."""
+    return CostSample.objects.create(
+        deployment=deployment, name="d", model="river", device="d", seconds={}, price={"hour": 1}, proposal={},
+        rates=rates, residual=0.0, recovery=1.0, created_at=timezone.now() - timedelta(days=days),
+    )  # fmt: skip
+
+
+def test_a_measured_cost_takes_the_place_of_an_entered_one_by_model_plan_and_tenant(operator, acme, other):
+    PublicModel.objects.create(name="river", context_length=10, rate_card="x", cost_input=9 * MICRO, cost_output=0)
+    tokens = {"input_tokens": 1_000_000, "output_tokens": 0, "cache_read_tokens": 0}
+    first = use(acme, 5, 100, "river", **tokens)
+    calibrated(first.deployment, 4, input=4 * MICRO)
+    use(acme, 3, 10, "river", **tokens, deployment=first.deployment)
+    use(other, 2, 8, "river", **tokens, deployment=first.deployment)
+    use(acme, 1, 50, "lake")
+    text = page(operator, MONEY)
+    [river, lake] = table(text, "By model")
+    assert river[-2:] == ["8", "56 %"], "of the 18 credits since the calibration, not of those before"
+    assert lake[-2:] == ["–", "–"]
+    [plan] = table(text, "By plan")
+    assert plan[-2:] == ["8", "56 %"]
+    assert [row[-2:] for row in table(text, "Top tenants")] == [["4", "60 %"], ["4", "50 %"]]
+    for name, row in (
+        ("models", "river,3,3000000,0,0,118,8,18,measured"),
+        ("plans", "Free,2,4,168,8,18,measured"),
+        ("tenants", f"Other,{other.tenant.slug},1,8,0,4,8,measured"),
+    ):
+        assert row in operator.get(reverse("operate-money-csv", args=[name])).content.decode().splitlines()
+
+
 def test_a_tenant_below_a_tenth_is_listed(operator, acme, other):
     CreditGrant.objects.filter(wallet__tenant=acme.tenant).update(remaining=CreditGrant.objects.first().amount // 20)
     [row] = table(page(operator, MONEY), "Below a tenth of their grants")
@@ -125,10 +156,13 @@ def test_csv_has_every_row_and_no_formula(operator, acme, other):
         assert answer.headers["content-type"].startswith("text/csv")
         return list(csv.reader(StringIO(answer.content.decode())))
 
-    assert rows("models")[1:] == [["'@model", "1", "0", "0", "0", "30", ""], ["river", "1", "0", "0", "0", "5", ""]]
-    assert rows("plans")[1:] == [["Free", "2", "2", "35"]]
-    assert rows("tenants")[1:] == [["'=cmd()", "acme", "1", "30", "0"], ["Other", "other", "1", "5", "25"]]
-    assert rows("falling")[1:] == [["Other", "other", "1", "5", "25"]]
+    unknown = ["", "", ""]
+    models = [["'@model", "1", "0", "0", "0", "30", *unknown], ["river", "1", "0", "0", "0", "5", *unknown]]
+    assert rows("models")[1:] == models
+    assert rows("plans")[1:] == [["Free", "2", "2", "35", *unknown]]
+    tenants = [["'=cmd()", "acme", "1", "30", "0", *unknown], ["Other", "other", "1", "5", "25", *unknown]]
+    assert rows("tenants")[1:] == tenants
+    assert rows("falling")[1:] == [["Other", "other", "1", "5", "25", *unknown]]
     CreditGrant.objects.filter(wallet__tenant=acme.tenant).update(remaining=0)
     assert [row[:3] for row in rows("low")[1:]] == [["'=cmd()", "acme", "0"]]
     assert operator.get(reverse("operate-money-csv", args=["else"])).status_code == 404

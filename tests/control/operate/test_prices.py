@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -11,7 +12,7 @@ from django_scopes import scopes_disabled
 
 from base.ids import uuid7
 from base.units import MICRO
-from billing.models import RateCardVersion, UsageRecord
+from billing.models import CostSample, RateCardVersion, UsageRecord
 from billing.selectors.prices import prices_after, prices_at
 from billing.services import cards
 from billing.services.plans import subscribe
@@ -124,3 +125,39 @@ def test_a_role_without_publishing_sees_prices_alone(operator):
     viewer = signed_in("v@example.com", "viewer")
     assert "Publish new prices" not in text_of(viewer.get(reverse("operate-price", args=["small"])))
     assert viewer.post(reverse("operate-price-new", args=["small"]), FORM).status_code == 403
+
+
+def test_a_proposal_from_measured_cost_stands_beside_the_prices_and_fills_the_form(operator):
+    fake("small", card="small")
+    page = reverse("operate-price", args=["small"])
+    assert "From measured cost" not in text_of(operator.get(page))
+    proposal = {
+        "tiers": {
+            "0": {"input": 12 * MICRO, "output": 50 * MICRO},
+            "2048": {"input": 20 * MICRO, "output": 60 * MICRO},
+        },
+        "fee": 30,
+    }
+    CostSample.objects.create(
+        deployment=uuid7(), name="small-1", model="small", card="small", device="a device",
+        point={"concurrency": 4, "reach": 8192, "measured_by": "the worker's steps"},
+        seconds={}, rates={"input": 9 * MICRO, "output": 40 * MICRO, "request": 20},
+        price={"hour": 200 * MICRO, "utilisation_bp": 6_000, "margin_bp": 12_500},
+        proposal=proposal, residual=0.031, recovery=0.98, created_at=timezone.now() - timedelta(hours=5),
+    )  # fmt: skip
+    told = text_of(operator.get(page))
+    for words in ("residual 3.1%", "held-out mix 98.0%", "200 credits", "busy share of 60 %", "125 %", "a device"):
+        assert words in told
+    rows = re.findall(r'value="([\d.]+)"', told[told.index("From measured cost, in") :])
+    assert rows[:3] == ["9", "10", "12"], "cost, in force, proposed"
+    link = f"{reverse('operate-price-new', args=['small'])}?measured=1"
+    assert link in told
+    form = operator.get(link).context["form"]
+    assert (form["input"].value(), form["request_fee"].value(), form["output"].value()) == ("12", "0.00003", "50")
+    assert form["tiers"].value() == "2048: input 20, output 60"
+    assert "from cost measured on" in form["note"].value()
+    assert operator.get(reverse("operate-price-new", args=["small"])).context["form"]["input"].value() == "10"
+    cards.publish("small", {int(at): tier for at, tier in proposal["tiers"].items()}, request_fee=30)
+    told = text_of(operator.get(page))
+    assert "nothing else is proposed" in told
+    assert link not in told

@@ -34,6 +34,11 @@ COUNTED = {
 UNKEPT = {
     "/v1/tokenize": {"model": "fake", "prompt": "Hi you", "return_token_strs": True},
     "/v1/detokenize": {"model": "fake", "tokens": [1, 2]},
+    "/v1/chat/completions/quote": HI,
+    "/v1/messages/quote": HI | {"max_tokens": 9},
+    "/v1/responses/quote": {"model": "fake", "input": "Hi"},
+    "/v1/completions/quote": {"model": "fake", "prompt": "Hi"},
+    "/v1/embeddings/quote": {"model": "fake", "input": "Hi"},
 }
 
 

@@ -10,10 +10,10 @@ from django.conf import settings
 from django.contrib.auth import BACKEND_SESSION_KEY, HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.backends.db import SessionStore
 
-from gateway.apis.websocket import callers
 from gateway.apis.websocket import endpoint as responses
 from gateway.concurrency import Cap
 from gateway.errors.refusal import Refusal
+from gateway.http import callers
 from inference.types import FinishReason
 from tenancy.models import User
 from tenancy.services.scopes import READ_ONLY, expanded

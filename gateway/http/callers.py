@@ -1,4 +1,6 @@
-"""The caller of a websocket: an API key, or a signed-in user of our own pages. Checked again for each message."""
+"""The caller of a websocket, or of a request by our own pages: an API key, or a signed-in user. Checked again for each
+message.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,15 @@ class Caller(Protocol):
         ...
 
 
+async def asker_of(scope: Scope) -> Principal:
+    """The principal of a request over HTTP by a key or by a person at our own pages, whose project is in the
+    address.
+    """
+    return await (await caller_of(scope)).principal({})
+
+
 async def caller_of(scope: Scope) -> Caller:
-    """The caller of a handshake, or the Refusal that answers it.
+    """The caller of a handshake or request, or the Refusal that answers it.
 
     A bearer key needs no Origin. A session, whose cookie a browser sends for any page, needs one of our own pages'.
     """
@@ -67,7 +76,7 @@ async def caller_of(scope: Scope) -> Caller:
     if session is None:
         raise missing_key()
     if not _is_same_origin(scope):
-        raise Refusal(403, "origin_not_allowed", "This page may not open a websocket with your session.")
+        raise Refusal(403, "origin_not_allowed", "This page may not use your session here.")
     caller = await SessionCaller.enter(runtime, session, project=query.get("project", [None])[-1])
     note_caller(scope, user=caller.owner)
     return caller
