@@ -20,6 +20,8 @@ from billing.services import credits, wallets
 logger = logging.getLogger("sluice.payments")
 
 ACTOR = "stripe"
+EVENT_DAYS = 90
+"""Days for which applied events are known, and claims about payments that are none of ours."""
 _State, _Kind = Purchase.State, PaymentClaim.Kind
 _RANK = {_State.OPEN: 0, _State.PENDING: 1, _State.FAILED: 2, _State.REFUSED: 3, _State.PAID: 4}
 
@@ -51,7 +53,7 @@ def told_of_session(
 
     Paid is paid only where price, currency and session are those of the purchase.
     """
-    if payment:
+    if payment and Purchase.objects.filter(pk=purchase_id).exists():
         _lock_payment(payment)
     row = _locked(purchase_id)
     if row is None:

@@ -12,6 +12,7 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
+from django.utils.safestring import SafeString
 from django.views.decorators.debug import sensitive_variables
 from django.views.decorators.http import require_http_methods, require_safe
 
@@ -91,7 +92,7 @@ def listing(request: HttpRequest, desk: Desk) -> HttpResponse:
         name = Cell(one.note, reverse("operate-voucher-batch", args=[one.pk]))
         used = f"{grouped(one.used)} of {grouped(one.codes * one.uses)}"
         state = State(word) if is_over else State("Open", "good")
-        until = one.valid_until or "any time"
+        until = moment(one.valid_until, SafeString("any time"))
         values = [name, state, one.amount, _paid(one), one.codes, used, until, Cell(one.created_at, detail=one.made_by)]
         rows.append(Row(values, is_over=is_over))
     older = f"?before={shown[PAGE - 1].pk}" if len(shown) > PAGE else ""
