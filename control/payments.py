@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from http import HTTPStatus
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode
@@ -92,12 +93,13 @@ def begin_checkout(purchase: Purchase, *, back: str, email: str) -> str:
     body = {"mode": "payment", "client_reference_id": str(purchase.pk), **where, **named, **item}
     if email:
         body["customer_email"] = email
-    session = _post("checkout/sessions", body, key=str(purchase.pk))
-    purchases.note_session(purchase, session["id"])
-    return str(session["url"])
+    session, address = _made("checkout/sessions", body, key=str(purchase.pk))
+    purchases.note_session(purchase, session)
+    return address
 
 
-def _post(resource: str, body: dict[str, str], *, key: str) -> dict[str, Any]:
+def _made(resource: str, body: dict[str, str], *, key: str) -> tuple[str, str]:
+    """Return the id and address of what Stripe makes of `body`, once for a `key`."""
     headers = {
         "authorization": f"Bearer {settings.SLUICE_STRIPE_SECRET_KEY}",
         "content-type": "application/x-www-form-urlencoded",
@@ -107,16 +109,16 @@ def _post(resource: str, body: dict[str, str], *, key: str) -> dict[str, Any]:
     request = Request(API + resource, urlencode(body).encode(), headers)  # noqa: S310 - a constant's scheme
     try:
         with open_directly(request, timeout=SECONDS) as answer:
-            found: dict[str, Any] = json.loads(answer.read(MOST_BYTES))
+            made = json.loads(answer.read(MOST_BYTES))
+            return str(made["id"]), str(made["url"])
     except HTTPError as error:
         with error:
             said = error.read(2000).decode(errors="replace")
         logger.warning("Stripe refused", extra={"status": error.code, "said": said})
         raise ServiceError("", "The payment provider refused: your operator finds why in the log.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, KeyError, TypeError, HTTPException) as error:
         logger.warning("Stripe was not reached", extra={"error": str(error)})
         raise ServiceError("", "The payment provider doesn't answer: nothing was paid, try again soon.") from error
-    return found
 
 
 def verified(body: bytes, header: str) -> dict[str, Any]:
