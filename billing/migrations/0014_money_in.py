@@ -11,7 +11,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('billing', '0009_plan_moves'),
-        ('gateway', '0010_asked_tasks'),
+        ('gateway', '0001_initial'),
     ]
 
     operations = [
