@@ -15,6 +15,8 @@ import environ
 from django.core.exceptions import ImproperlyConfigured
 from environ.fileaware_mapping import FileAwareMapping
 
+from base.units import parse_credits, parse_money
+
 T = TypeVar("T")
 _MOST = 2**40  # no setting means more
 _SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -120,6 +122,15 @@ class Environment(environ.FileAwareEnv):  # type: ignore[misc] # environ has no 
         """Return what stands between commas."""
         return _parts(self.str(name, default="")) or default
 
+    def one_of(self, name: str, default: str, words: Collection[str]) -> str:
+        """Return one of the words."""
+        return self._read(name, default, str, lambda text: text in words, f"one of {', '.join(words)}")
+
+    def packs(self, name: str) -> list[tuple[int, int, str]]:
+        """Return what credit is sold for: µcr, price in minor units, currency."""
+        meaning = "prices with credits, such as 10.00 EUR = 1000, 50.00 EUR = 5500"
+        return self._read(name, [], lambda text: list(map(_pack, _parts(text))), bool, meaning)
+
     def networks(self, name: str, default: list[str]) -> list[str]:
         """Return IP addresses and networks."""
 
@@ -196,6 +207,18 @@ def _range(least: float, most: float) -> str:
 
 def _parts(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _pack(text: str) -> tuple[int, int, str]:
+    price, _, credits = text.partition("=")
+    amount, (money, currency) = parse_credits(credits), parse_money(price)
+    if amount <= 0 or money <= 0 or currency in _ODD_CURRENCIES:
+        raise ValueError(text)
+    return amount, money, currency
+
+
+_ODD_CURRENCIES = frozenset({"BHD", "IQD", "ISK", "JOD", "KWD", "LYD", "MGA", "OMR", "TND", "UGX", "XPF"})
+"""Currencies whose minor units aren't those that Stripe counts in, or are thousandths."""
 
 
 def _is_address(text: str) -> bool:

@@ -1,4 +1,6 @@
-"""The unit of credit: integer micro-credits (µcr) everywhere inside, decimal credits in forms, headers and pages."""
+"""The unit of credit: integer micro-credits (µcr) everywhere inside, decimal credits in forms, headers and pages; and
+money, in its currency's minor units.
+"""
 
 from __future__ import annotations
 
@@ -31,3 +33,28 @@ def parse_credits(text: str) -> int:
     if micro > LARGEST:
         raise ValueError(f"{text!r} is more credits than an account can hold")
     return -micro if found["sign"] else micro
+
+
+_WHOLE = frozenset(
+    {"BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF"}
+)
+"""Currencies without minor units; most others have a hundred."""
+
+
+def format_money(minor: int, currency: str) -> str:
+    """Return an amount of money as people write it."""
+    if currency in _WHOLE:
+        return f"{minor:,} {currency}"
+    return f"{minor // 100:,}.{minor % 100:02d} {currency}"
+
+
+_MONEY = re.compile(r"(?P<whole>\d{1,9})(?:\.(?P<part>\d\d))? (?P<currency>[A-Z]{3})", re.ASCII)
+
+
+def parse_money(text: str) -> tuple[int, str]:
+    """Return the minor units and the currency of `text`, as 49.90 EUR or 500 JPY; else ValueError."""
+    found = _MONEY.fullmatch(text.strip())
+    if found is None or (found["part"] and found["currency"] in _WHOLE):
+        raise ValueError(f"{text!r} is no amount of money such as 49.90 EUR")
+    whole, currency = int(found["whole"]), found["currency"]
+    return (whole if currency in _WHOLE else 100 * whole + int(found["part"] or 0)), currency

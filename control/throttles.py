@@ -1,4 +1,4 @@
-"""Throttles of pages and APIs alike: how often a tenant may have mail sent to strangers."""
+"""Throttles of pages and APIs alike: how often a tenant may have mail sent to strangers, or try vouchers' codes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,27 @@ class InvitationThrottle(SettingThrottle):
         return str(request.auth.tenant.id) if isinstance(request.auth, Access) else None
 
 
+class VoucherThrottle(SettingThrottle):
+    """By tenant: each code that is tried may be a guess."""
+
+    setting = "SLUICE_VOUCHER_RATE"
+
+    def ident_of(self, request: Request) -> str | None:
+        """Return the tenant's id."""
+        return str(request.auth.tenant.id) if isinstance(request.auth, Access) else None
+
+
 def check_invitations(access: Access) -> None:
     """Count an invitation that is sent from a page; raise ServiceError where the tenant has sent too many."""
+    _check(InvitationThrottle(), access, "This tenant has sent too many invitations: try again in an hour.")
+
+
+def check_vouchers(access: Access) -> None:
+    """Count a code that is tried on a page; raise ServiceError where the tenant has tried too many."""
+    _check(VoucherThrottle(), access, "This tenant has tried too many codes: try again in an hour.")
+
+
+def _check(throttle: SettingThrottle, access: Access, message: str) -> None:
     asked = cast("Request", SimpleNamespace(auth=access))
-    if not InvitationThrottle().allow_request(asked, cast("APIView", None)):
-        raise ServiceError("", "This tenant has sent too many invitations: try again in an hour.")
+    if not throttle.allow_request(asked, cast("APIView", None)):
+        raise ServiceError("", message)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from allauth.account.decorators import secure_admin_login
+from django.conf import settings
 from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 
+from control import payments
 from control.accounts import views
 from control.api.errors import unknown_endpoint
 from control.api.openapi import api_schema
@@ -34,6 +36,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("api/docs/", RedirectView.as_view(pattern_name="docs-api"), name="api-docs"),
     re_path(r"^api/(?P<path>.*)$", unknown_endpoint, name="api-unknown"),
 ]
+if settings.SLUICE_STRIPE_SECRET_KEY:
+    urlpatterns += payments.urlpatterns
 handler400 = "control.screens.pages.bad_request"
 handler404 = "control.screens.pages.not_found"
 handler429 = "control.screens.pages.too_many_requests"  # where allauth looks for it

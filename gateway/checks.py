@@ -48,6 +48,17 @@ def check_files_storage(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
     return [Error(f"SLUICE_FILES_STORAGE can't be used: {problem}.", hint=hint, id="sluice.E009")]
 
 
+@register
+def check_payments(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+    """Report a payment provider that is set up in part: nobody could buy, or nobody would get what they bought."""
+    names = ("SLUICE_STRIPE_SECRET_KEY", "SLUICE_STRIPE_WEBHOOK_SECRET", "SLUICE_CREDIT_PACKS")
+    missing = [name for name in names if not getattr(settings, name)]
+    if not 0 < len(missing) < len(names):
+        return []
+    hint = f"Set {' and '.join(missing)} too, or none of {', '.join(names)}."
+    return [Error("Buying credit is set up in part.", hint=hint, id="sluice.E010")]
+
+
 @register(Tags.security)
 def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
     """Report variables that are nearly a setting: a slip there goes unseen, since the default holds."""

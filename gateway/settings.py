@@ -341,6 +341,14 @@ SLUICE_MOST_INVITATIONS = env.whole("SLUICE_MOST_INVITATIONS", 50)
 SLUICE_API_RATE_CALLER = env.rate("SLUICE_API_RATE_CALLER", "300/minute")
 SLUICE_API_RATE_ADDRESS = env.rate("SLUICE_API_RATE_ADDRESS", "900/minute")
 SLUICE_INVITATION_RATE = env.rate("SLUICE_INVITATION_RATE", "30/hour")
+SLUICE_VOUCHER_RATE = env.rate("SLUICE_VOUCHER_RATE", "30/hour")
+
+# Buying credit at Stripe (control/payments.py): nothing of it is there without all three.
+SLUICE_STRIPE_SECRET_KEY = env.str("SLUICE_STRIPE_SECRET_KEY", default="")
+SLUICE_STRIPE_WEBHOOK_SECRET = env.parts("SLUICE_STRIPE_WEBHOOK_SECRET", [])
+SLUICE_CREDIT_PACKS = env.packs("SLUICE_CREDIT_PACKS")
+# What a disputed payment freezes until it is won: the tenant's wallet, or that purchase's own credit.
+SLUICE_DISPUTE_FREEZES = env.one_of("SLUICE_DISPUTE_FREEZES", "wallet", ("wallet", "grant"))
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "control.api.authentication.KeyAuthentication",

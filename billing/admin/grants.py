@@ -105,7 +105,8 @@ class CreditGrantAdmin(SearchById, ServiceAdmin):
     row_tools = ["refund"]
     fields = [
         "wallet", "kind", "display_amount", "display_remaining", "priority", "effective_at", "expires_at", "expired_at",
-        "voided_at", "source", "paid_amount", "currency", "refunded_amount", "refund_reference", "created_at",
+        "voided_at", "source", "paid_amount", "currency", "paid_reference", "refunded_amount", "refund_reference",
+        "created_at",
     ]  # fmt: skip
     readonly_fields = fields
     display_amount = credits_column("amount", "Amount")

@@ -3,6 +3,7 @@
 from billing.models.budgets import Budget
 from billing.models.cards import CostSample, Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
+from billing.models.payments import PaymentClaim, PaymentEvent, Purchase, Voucher, VoucherBatch, VoucherUse
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
 from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
@@ -15,9 +16,12 @@ __all__ = [
     "LedgerAccount",
     "LedgerTransfer",
     "OutboxEvent",
+    "PaymentClaim",
+    "PaymentEvent",
     "Plan",
     "PlanMove",
     "PlanVersion",
+    "Purchase",
     "Rate",
     "RateCard",
     "RateCardVersion",
@@ -27,5 +31,8 @@ __all__ = [
     "UsageDay",
     "UsageRecord",
     "UsageRollup",
+    "Voucher",
+    "VoucherBatch",
+    "VoucherUse",
     "Wallet",
 ]

@@ -96,6 +96,7 @@ class CreditGrant(models.Model):
     source = models.CharField(max_length=200, blank=True)
     paid_amount = models.BigIntegerField(null=True, blank=True, help_text="In the currency's minor units.")
     currency = models.CharField(max_length=3, blank=True)
+    paid_reference = models.CharField(max_length=200, blank=True, db_default="")
     refunded_amount = models.BigIntegerField(
         null=True, blank=True, help_text="Money paid back for what was left of it, in minor units."
     )

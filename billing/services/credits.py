@@ -40,12 +40,13 @@ def grant(
     source: str = "",
     paid_amount: int | None = None,
     currency: str = "",
+    paid_reference: str = "",
 ) -> CreditGrant:
     """Add `amount` µcr to the wallet as a new grant, or return the grant that `key` made before.
 
     What the wallet is overdrawn by is repaid from the new grant at once. `paid_amount` is what was paid for it, in the
-    currency's minor units. Raises ValueError that names the field for terms that can't be, KeyReusedError when `key`
-    made another change, or a grant of other terms.
+    currency's minor units, and `paid_reference` names the payment. Raises ValueError that names the field for terms
+    that can't be, KeyReusedError when `key` made another change, or a grant of other terms.
     """
     lock(wallet_id)
     terms = {
@@ -54,6 +55,7 @@ def grant(
         "priority": priority,
         "paid_amount": paid_amount,
         "currency": currency,
+        "paid_reference": paid_reference,
     }
     if (before := _transfer_of(key)) is not None:
         made = before.grant  # a void moves its end, and its source is only a word about it
@@ -70,6 +72,8 @@ def grant(
         raise ValueError("paid_amount: must not be below zero")
     if currency and not re.fullmatch("[A-Z]{3}", currency):
         raise ValueError("currency: three letters, as EUR")
+    if paid_reference and paid_amount is None:
+        raise ValueError("paid_reference: a payment has an amount and a currency")
     op = Grant(
         wallet=wallet_id,
         amount=amount,
@@ -84,6 +88,8 @@ def grant(
         currency=currency,
     )
     apply_now([op])
+    if paid_reference:
+        CreditGrant.objects.filter(pk=op.id).update(paid_reference=paid_reference)
     _announce(key, amount)
     return CreditGrant.objects.get(pk=op.id)
 
@@ -133,12 +139,22 @@ def void(*, grant_id: UUID, key: str, actor: str, reason: str) -> int:
 
 
 @transaction.atomic
-def refund(*, grant_id: UUID, key: str, actor: str, reason: str, reference: str, money: int | None = None) -> int:
+def refund(
+    *,
+    grant_id: UUID,
+    key: str,
+    actor: str,
+    reason: str,
+    reference: str,
+    money: int | None = None,
+    most: int | None = None,
+) -> int:
     """End a paid grant as `void` does, since money is paid back for it, and return how many µcr were taken out.
 
-    `money` is in the minor units of what was paid; None is the share of it that the credit taken out has, rounded down.
-    `reference` names the payment; both are kept with the grant. Repeating it with the same `key` returns the same sum.
-    Raises ValueError that names the field for what can't be, KeyReusedError when `key` made another change.
+    With `most` no more µcr are taken out, and the grant goes on with the rest. `money` is in the minor units of what
+    was paid; None is the share of it that the credit taken out has, rounded down. `reference` names the payment; both
+    are kept with the grant. Repeating it with the same `key` returns the same sum. Raises ValueError that names the
+    field for what can't be, KeyReusedError when `key` made another change.
     """
     ended = _locked(grant_id)
     if (before := _taken_by(key, Code.REFUND, ended)) is not None:
@@ -149,14 +165,16 @@ def refund(*, grant_id: UUID, key: str, actor: str, reason: str, reference: str,
         raise ValueError("reference: a refund needs the payment's")
     if ended.paid_amount is None:
         raise ValueError("grant: nothing was paid for it; void it instead")
-    if money is not None and not 0 <= money <= ended.paid_amount:
-        raise ValueError(f"money: between 0 and the {ended.paid_amount} that were paid")
-    taken = _moved(Void(wallet=ended.wallet_id, grant=ended.pk, key=key, actor=actor, reason=reason, is_refund=True))
+    unpaid = ended.paid_amount - (ended.refunded_amount or 0)
+    if money is not None and not 0 <= money <= unpaid:
+        raise ValueError(f"money: between 0 and the {unpaid} that were paid and not paid back")
+    op = Void(wallet=ended.wallet_id, grant=ended.pk, key=key, actor=actor, reason=reason, is_refund=True, most=most)
+    taken = _moved(op)
     if not taken:
         raise ValueError("grant: nothing is left of it that isn't held")
+    share = min(unpaid, ended.paid_amount * taken // ended.amount)
     CreditGrant.objects.filter(pk=ended.pk).update(
-        refunded_amount=ended.paid_amount * taken // ended.amount if money is None else money,
-        refund_reference=reference,
+        refunded_amount=(ended.refunded_amount or 0) + (share if money is None else money), refund_reference=reference
     )
     _announce(key, -taken)
     return taken

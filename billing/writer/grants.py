@@ -85,16 +85,19 @@ def void(op: Void, view: View, changes: Changes) -> Moved:
     if voided is None:
         return Moved(0)
     earlier = [grant for grant in present if grant.has_ended_by(view.now)]
-    holds = _holds(wallet, view)
+    holds, end = _holds(wallet, view), voided.expires_at
     voided.expires_at = max([view.now, *(reserved_at + timedelta(microseconds=1) for reserved_at, _ in holds)])
     kept = kept_for_holds([(grant.id, grant.expires_at, grant.remaining) for grant in (*earlier, voided)], holds)
     taken = voided.remaining - kept[voided.id]
+    if is_part := op.most is not None and op.most < taken:
+        taken, voided.expires_at = op.most or 0, end
     if taken:
         code = Code.REFUND if op.is_refund else Code.VOID
         _take_out(op, taken, voided, ISSUANCE[voided.kind], changes, code=code, key=op.key)
         changes.move(wallet, posted=-taken)
-    voided.is_voided = not voided.remaining
-    changes.voided[voided.id] = voided
+    if not is_part:
+        voided.is_voided = not voided.remaining
+        changes.voided[voided.id] = voided
     return Moved(taken)
 
 

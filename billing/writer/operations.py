@@ -193,6 +193,7 @@ class Void(msgspec.Struct, frozen=True, kw_only=True):
     actor: str
     reason: str
     is_refund: bool = False  # money is paid back for it
+    most: int | None = None  # take no more, and let the grant go on where that leaves something
 
 
 class Adjust(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, keys, openapi, routes, tenancy, usage, wallet  # noqa: F401 - openapi registers its extensions
+from control.api import audit, keys, openapi, routes, tenancy, usage, vouchers, wallet  # noqa: F401 - openapi registers its extensions
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),
@@ -18,6 +18,7 @@ urlpatterns = [
     path("members/", tenancy.MembersView.as_view(), name="api-members"),
     path("members/<uuid:pk>/", tenancy.MemberView.as_view(), name="api-member"),
     path("usage/", usage.UsageView.as_view(), name="api-usage"),
+    path("vouchers/redeem/", vouchers.RedeemView.as_view(), name="api-voucher-redeem"),
     path("wallet/", wallet.WalletView.as_view(), name="api-wallet"),
     path("wallet/transfers/", wallet.TransfersView.as_view(), name="api-wallet-transfers"),
     path("audit/", audit.AuditView.as_view(), name="api-audit"),

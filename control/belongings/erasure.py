@@ -31,6 +31,7 @@ from billing.models import (
     LedgerTransfer,
     OutboxEvent,
     PlanMove,
+    Purchase,
     Reconciliation,
     Subscription,
     UsageDay,
@@ -395,7 +396,11 @@ def _books(tenant: Tenant) -> int:
     said = transfers_of(tenant).exclude(code=LedgerTransfer.Code.CHARGE).exclude(actor="sluice")
     said = said.exclude(reason__in=("", ERASED))
     grants = CreditGrant.objects.filter(wallet__tenant=tenant).exclude(kind=CreditGrant.Kind.PLAN)
-    paid = grants.exclude(refund_reference__in=("", ERASED)).update(refund_reference=ERASED)
+    paid = sum(
+        grants.exclude(**{f"{name}__in": ("", ERASED)}).update(**{name: ERASED})
+        for name in ("paid_reference", "refund_reference")
+    )
+    paid += Purchase.objects.filter(tenant=tenant).exclude(made_by__in=("", ERASED)).update(made_by=ERASED)
     return said.update(reason=ERASED) + paid + grants.exclude(source__in=("", ERASED)).update(source=ERASED)
 
 

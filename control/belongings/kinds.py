@@ -24,10 +24,12 @@ from billing.models import (
     Hold,
     LedgerAccount,
     LedgerTransfer,
+    Purchase,
     ScheduledGrant,
     Subscription,
     UsageRecord,
     UsageRollup,
+    VoucherUse,
     Wallet,
 )
 from gateway.apis.responses.models import StoredResponse
@@ -191,6 +193,8 @@ OF_TENANT = (
     Kind("wallets", Wallet, _of(Wallet, "tenant")),
     Kind("accounts", LedgerAccount, _of(LedgerAccount, "wallet__tenant")),
     Kind("grants", CreditGrant, _of(CreditGrant, "wallet__tenant")),
+    Kind("purchases", Purchase, _of(Purchase, "tenant"), hidden=("moves", "froze")),
+    Kind("vouchers", VoucherUse, _of(VoucherUse, "tenant")),
     Kind("scheduled_grants", ScheduledGrant, _of(ScheduledGrant, "wallet__tenant")),
     Kind("transfers", LedgerTransfer, transfers_of, order=("booked_at", "id"), parts=_transfers_by_account),
     Kind("budgets", Budget, _of(Budget, "wallet__tenant")),
@@ -235,6 +239,7 @@ NOBODYS = frozenset(
         # what operators decide for all tenants
         *("billing.Plan", "billing.PlanVersion", "billing.RateCard", "billing.RateCardVersion", "billing.Rate"),
         *("billing.PlanMove", "billing.CostSample", "routing.Fetch"),
+        *("billing.VoucherBatch", "billing.Voucher", "billing.PaymentClaim", "billing.PaymentEvent"),
         *("billing.Reconciliation", "billing.OutboxEvent", "billing.UsageDay"),
         *("routing.ModelAlias", "routing.Node", "routing.Deployment", "routing.Replica"),
         *("routing.RouteRule", "routing.RouteTarget"),

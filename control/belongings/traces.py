@@ -20,10 +20,12 @@ from billing.models import (
     Plan,
     PlanMove,
     PlanVersion,
+    Purchase,
     RateCard,
     RateCardVersion,
     Reconciliation,
     ScheduledGrant,
+    VoucherBatch,
 )
 from billing.triggers import ERASED
 from control.belongings.kinds import CHUNK, every, in_chunks
@@ -34,7 +36,9 @@ from tenancy.models import AdminAPIKey, Alert, APIKey, AuditEvent, Delivery, Out
 TEXTS: dict[type[Model], tuple[str, ...]] = {
     LogEntry: ("object_repr", "change_message"),
     OutgoingMail: ("subject", "error"),
-    CreditGrant: ("source", "refund_reference"),
+    CreditGrant: ("source", "paid_reference", "refund_reference"),
+    Purchase: ("made_by",),
+    VoucherBatch: ("note", "made_by"),
     ScheduledGrant: ("reason",),
     APIKey: ("name",),
     AdminAPIKey: ("name",),

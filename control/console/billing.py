@@ -7,18 +7,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from django.conf import settings
+from django.contrib import messages
 from django.core import signing
 from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.html import format_html
-from django.views.decorators.http import require_safe
+from django.views.decorators.http import require_POST, require_safe
 
+from base.errors import ServiceError
+from base.units import format_credits, format_money
 from billing.models import PlanVersion, Subscription
 from billing.selectors.balances import Balance, balance_of, coming_grants_of, grants_of, running_of
 from billing.selectors.ledger import ledger_of
 from billing.selectors.usage import TimeSum, usage_by, used_since
+from billing.services import vouchers
 from control.belongings.download import sent
 from control.console.catalogue import active_subscription, next_grant
 from control.console.tenancy import Place, tenant_page
@@ -26,6 +31,7 @@ from control.screens.charts import Tile, spark
 from control.screens.figures import amount, day, grouped, share, show_credits
 from control.screens.ledger import cursor_of, ledger_csv, ledger_table, signed
 from control.screens.tables import Cell, Column, Row, State, Table
+from control.throttles import check_vouchers
 
 PAGE = 25
 MOST_GRANTS = 200
@@ -216,8 +222,35 @@ def billing(request: HttpRequest, place: Place) -> HttpResponse:
         "limits": None if version is None else limits_table(version, place.tenant.id, balance),
         "grants": None if balance is None else _grants_table(balance),
         "ledger": None if balance is None else _ledger(request, place, balance),
+        "may_pay": place.access.may("pay"),
+        "packs": _packs() if settings.SLUICE_STRIPE_SECRET_KEY else [],
+        "is_bought": "bought" in request.GET,
     }
     return render(request, "console/billing.html", {**context, **told})
+
+
+def _packs() -> list[tuple[str, str]]:
+    """Return credits and price of each pack, in the order of the setting."""
+    sold: list[tuple[int, int, str]] = settings.SLUICE_CREDIT_PACKS
+    return [(format_credits(micro, separator=","), format_money(price, name)) for micro, price, name in sold]
+
+
+@require_POST
+@tenant_page
+def redeem(request: HttpRequest, place: Place) -> HttpResponse:
+    """Redeem a voucher's code."""
+    if not place.access.may("pay"):
+        raise Http404
+    try:
+        check_vouchers(place.access)
+        actor = str(place.access.user or "")
+        grant = vouchers.redeem(tenant_id=place.tenant.pk, code=request.POST.get("code", ""), actor=actor)
+    except (ServiceError, ValueError) as refused:
+        messages.error(request, str(refused))
+    else:
+        until = f", until {day(grant.expires_at)}" if grant.expires_at else ""
+        messages.success(request, f"{format_credits(grant.amount, separator=',')} credits are yours{until}.")
+    return redirect(reverse("console-billing") + place.query)
 
 
 def _ledger(request: HttpRequest, place: Place, balance: Balance) -> Table:

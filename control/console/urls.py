@@ -62,6 +62,7 @@ urlpatterns = [
     path("batches/<uuid:pk>/cancel/", batches.cancel, name="console-batch-cancel"),
     path("batches/<uuid:pk>/files/<uuid:file_id>/", batches.download, name="console-batch-file"),
     path("billing/", billing.billing, name="console-billing"),
+    path("billing/redeem/", billing.redeem, name="console-redeem"),
     path("billing/ledger.csv", billing.export, name="console-billing-export"),
     path("people/", people.people, name="console-people"),
     path("people/invite/", people.invite, name="console-invite"),

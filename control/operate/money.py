@@ -122,6 +122,7 @@ def money(request: HttpRequest, desk: Desk) -> HttpResponse:
         at=standing.at,
         few=FEW,
         prices=address_of("operate-prices"),
+        vouchers=address_of("operate-vouchers") if desk.may("billing.view_voucherbatch") else "",
     )
     return render(request, "operate/money.html", context)
 

@@ -12,14 +12,13 @@ from django.shortcuts import get_object_or_404, render
 from django.views.decorators.http import require_http_methods
 
 from base.errors import ServiceError
-from base.units import format_credits
+from base.units import format_credits, format_money
 from billing.models import CreditGrant, Plan, Subscription, Wallet
 from billing.services import credits, plans, wallets
 from billing.services.errors import InsufficientCreditError
 from control.operate.asks import METHODS, Ask, ReasonForm, answered, bound
 from control.operate.base import Desk, operator_page
 from control.operate.subject import open_tenant, page_of
-from control.operate.tenant_wallet import money
 from control.screens.figures import day
 from control.screens.forms import CreditsField, MomentField, OnceForm
 from tenancy.audit.origin import because
@@ -51,6 +50,12 @@ class GrantForm(OnceForm):
         help_text="In the currency’s smallest unit: 4990 for 49.90 EUR.",
     )
     currency = forms.CharField(required=False, max_length=3, help_text="Its three letters, as EUR.")
+    paid_reference = forms.CharField(
+        required=False,
+        max_length=200,
+        label="Payment’s reference",
+        help_text="As your bank or provider has it; the tenant reads it too.",
+    )
     priority = forms.IntegerField(
         initial=50,
         min_value=0,
@@ -138,10 +143,10 @@ def refund(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpRespons
     def act(asked: dict[str, Any]) -> str:
         taken = credits.refund(grant_id=one.pk, key=f"refund:{one.pk}", actor=str(desk.user), **asked)
         one.refresh_from_db()
-        back = money(one.refunded_amount or 0, one.currency)
+        back = format_money(one.refunded_amount or 0, one.currency)
         return f"{format_credits(taken, separator=',')} credits were taken out for {back} ({one.refund_reference})."
 
-    paid = "nothing" if one.paid_amount is None else money(one.paid_amount, one.currency)
+    paid = "nothing" if one.paid_amount is None else format_money(one.paid_amount, one.currency)
     follows = [
         f"It gave {format_credits(one.amount, separator=',')} credits for {paid}.",
         f"{format_credits(one.remaining, separator=',')} are left: what isn’t held of them is taken out.",

@@ -13,13 +13,14 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
-from base.units import format_credits
-from billing.models import CreditGrant, PlanVersion, ScheduledGrant
+from base.units import format_credits, format_money
+from billing.models import CreditGrant, PlanVersion, Purchase, ScheduledGrant
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
 from control.operate.base import Desk, operator_page
 from control.operate.subject import PAGE, SETTINGS, Section, Subject
 from control.screens.figures import grouped, moment, short_id
 from control.screens.key_forms import limits_in_words
+from control.screens.ledger import reason_of
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import APIKey, Tenant
 from tenancy.services import tenants
@@ -45,6 +46,8 @@ def wallet(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     before = _cursor(request)
     if desk.may("billing.view_creditgrant") and before is None:
         sections += [Section("Grants", table=_grants(subject, subject.balance.wallet), buttons=acts)]
+    if desk.may("billing.view_purchase") and before is None and (bought := _purchases(subject.tenant)).rows:
+        sections += [Section("Purchases", table=bought)]
     if desk.may("billing.view_ledgertransfer"):
         sections += [Section("Ledger", table=_ledger(subject.balance.wallet, before))]
     return subject.page(request, "operate-tenant-wallet", sections)
@@ -90,34 +93,47 @@ def _grants(subject: Subject, wallet_id: UUID) -> Table:
     return Table("Grants", columns, rows, "Nothing was granted yet.", id="grants")
 
 
+def _purchases(tenant: Tenant) -> Table:
+    """Return what was bought at the payment provider, with what is lost: credit that was spent before its money went
+    back.
+    """
+    columns = [
+        *(Column("Purchase", "name"), Column("State", "state"), Column("Credits", "balance")),
+        *(Column("Taken back", "balance"), Column("Lost", "balance"), Column("Begun", "time")),
+    ]
+    tones = {Purchase.State.PAID: "good", Purchase.State.REFUSED: "bad", Purchase.State.PENDING: "warn"}
+    rows = [
+        Row(
+            [
+                Cell(format_money(one.price, one.currency), detail=one.payment or ""),
+                State(one.get_state_display().capitalize(), tones.get(Purchase.State(one.state), "")),
+                *(one.amount, one.taken or None, one.lost or None, one.created_at),
+            ],
+            is_over=one.state in (Purchase.State.OPEN, Purchase.State.FAILED),
+        )
+        for one in Purchase.objects.filter(tenant=tenant).order_by("-created_at")[:PAGE]
+    ]
+    return Table("Purchases", columns, rows, "Nothing was bought.", id="purchases")
+
+
 def _paid(grant: CreditGrant) -> str:
     if grant.paid_amount is None:
         return ""
-    paid = f"{money(grant.paid_amount, grant.currency)} paid"
+    paid = f"{format_money(grant.paid_amount, grant.currency)} paid"
+    paid += f" ({grant.paid_reference})" if grant.paid_reference else ""
     if grant.refunded_amount is None:
         return paid
-    return f"{paid}, {money(grant.refunded_amount, grant.currency)} paid back ({grant.refund_reference})"
+    return f"{paid}, {format_money(grant.refunded_amount, grant.currency)} paid back ({grant.refund_reference})"
 
 
 def _source(grant: CreditGrant) -> str:
-    return "" if grant.source.startswith(("month:", "upgrade:", "operator", "admin")) else grant.source
-
-
-def money(minor: int, currency: str) -> str:
-    """Return an amount of money; most currencies have a hundred minor units."""
-    if currency in _WHOLE:
-        return f"{grouped(minor)} {currency}"
-    return f"{minor // 100:,}.{minor % 100:02d} {currency}"
-
-
-_WHOLE = frozenset(
-    {"BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "VND", "VUV", "XAF", "XOF"}
-)
+    hidden = ("month:", "upgrade:", "operator", "admin", "purchase:")
+    return "" if grant.source.startswith(hidden) else grant.source
 
 
 def _grant_state(grant: CreditGrant) -> State:
     if grant.refunded_amount is not None:
-        return State("Refunded")
+        return State("Refunded in part", "warn") if grant.remaining and not grant.voided_at else State("Refunded")
     if grant.voided_at is not None:
         return State("Voided")
     if grant.expired_at is not None:
@@ -160,7 +176,7 @@ def _why(line: LedgerLine) -> Any:
             return Cell(f"request …{str(transfer.request)[-8:]}", reverse("operate-request", args=[transfer.request]))
         except NoReverseMatch:
             return short_id(transfer.request)
-    return Cell(transfer.reason, detail=transfer.actor if "@" in transfer.actor else "")
+    return Cell(reason_of(transfer), detail=transfer.actor if "@" in transfer.actor else "")
 
 
 def _cursor(request: HttpRequest) -> LedgerCursor | None:

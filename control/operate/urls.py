@@ -29,6 +29,7 @@ from control.operate import (
     tenant_credit,
     tenant_wallet,
     tenants,
+    vouchers,
 )
 
 urlpatterns = [
@@ -44,6 +45,10 @@ urlpatterns = [
     path("engines/nodes/<uuid:pk>/", engines.node_service, name="operate-node"),
     path("money/", money.money, name="operate-money"),
     path("money/<str:table>.csv", money.money_csv, name="operate-money-csv"),
+    path("money/vouchers/", vouchers.listing, name="operate-vouchers"),
+    path("money/vouchers/new/", vouchers.new, name="operate-vouchers-new"),
+    path("money/vouchers/<uuid:pk>/", vouchers.batch, name="operate-voucher-batch"),
+    path("money/vouchers/<uuid:pk>/withdraw/", vouchers.withdraw, name="operate-vouchers-withdraw"),
     path("system/", system.system, name="operate-system"),
     path("system/run/<str:task>/", system.run, name="operate-run"),
     path("system/mail/", system.retry_mail, name="operate-mail"),

@@ -12,6 +12,7 @@ from django.utils.html import format_html
 
 from base.units import format_credits
 from billing.codes import Code
+from billing.models import LedgerTransfer
 from billing.selectors.ledger import LedgerCursor, LedgerLine, LedgerPage, ledger_of
 from control.screens.figures import amount, cell, moment
 from control.screens.tables import Cell, Column, Row, Table
@@ -60,7 +61,14 @@ def ledger_table(page: LedgerPage, request_address: Callable[[UUID], str], *, ol
 def _what(line: LedgerLine, request_address: Callable[[UUID], str]) -> Cell:
     transfer = line.transfer
     address = request_address(transfer.request) if transfer.request else ""
-    return Cell(WORDS[Code(transfer.code)], address, transfer.reason)
+    return Cell(WORDS[Code(transfer.code)], address, reason_of(transfer))
+
+
+def reason_of(transfer: LedgerTransfer) -> str:
+    """Return the reason of a transfer, with the payment that it is about."""
+    references = {Code.GRANT: "paid_reference", Code.REFUND: "refund_reference"}
+    reference = getattr(transfer.grant, references.get(Code(transfer.code), ""), "")
+    return f"{transfer.reason} ({reference})" if reference else transfer.reason
 
 
 def _signed_amount(micro: int) -> str:
@@ -88,7 +96,7 @@ def _values(line: LedgerLine) -> list[object]:
         format_credits(line.amount),
         format_credits(line.balance),
         transfer.request or "",
-        cell(transfer.reason),
+        cell(reason_of(transfer)),
     ]
 
 

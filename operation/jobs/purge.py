@@ -11,9 +11,10 @@ from allauth.usersessions.models import UserSession
 from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.db import router
-from django.db.models import Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
-from billing.models import Reconciliation
+from billing.models import PaymentClaim, PaymentEvent, Purchase, Reconciliation
+from billing.services.purchases import EVENT_DAYS
 from gateway.apis.responses.models import StoredResponse
 from gateway.conversations import Conversation
 from gateway.durable.models import KeptAnswer
@@ -61,6 +62,11 @@ def _over(now: datetime) -> list[QuerySet[Any]]:
         Delivery.objects.filter(ended_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("ended_at"),
         Alert.objects.filter(resolved_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("resolved_at"),
         KeptAnswer.objects.unscoped().filter(expires_at__lt=now).order_by("expires_at"),
+        PaymentEvent.objects.filter(created_at__lt=now - timedelta(days=EVENT_DAYS)).order_by("created_at"),
+        PaymentClaim.objects.filter(
+            ~Exists(Purchase.objects.filter(payment=OuterRef("payment"))),
+            created_at__lt=now - timedelta(days=EVENT_DAYS),
+        ).order_by("created_at"),
         Reconciliation.objects.filter(
             finished_at__lt=now - timedelta(days=settings.SLUICE_RECONCILIATION_DAYS)
         ).order_by("id"),

@@ -23,10 +23,13 @@ from billing.models import (
     Plan,
     PlanMove,
     PlanVersion,
+    Purchase,
     Rate,
     RateCard,
     RateCardVersion,
     Subscription,
+    Voucher,
+    VoucherBatch,
     Wallet,
 )
 from billing.services.credits import credit_changed
@@ -90,6 +93,9 @@ TRACKED = (
     Tracked(Authenticator, "second_factor", ("user", "type")),
     Tracked(Subscription, "subscription", ("version", "next_version", "is_ending", "state", "time_zone")),
     Tracked(Wallet, "wallet", ("state",)),
+    Tracked(Purchase, "purchase", ("amount", "price", "currency", "state", "payment", "taken", "lost")),
+    Tracked(VoucherBatch, "vouchers", _all_but(VoucherBatch, "key")),
+    Tracked(Voucher, "voucher", ("batch", "last_four", "withdrawn_at")),
     Tracked(Plan, "plan", _all_but(Plan)),
     Tracked(PlanVersion, "plan_version", _all_but(PlanVersion)),
     Tracked(PlanMove, "plan_move", ("plan", "to", "at_once", "only_adds", "total")),

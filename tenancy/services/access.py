@@ -19,6 +19,7 @@ CAPABILITIES = {
     "chat": _EVERYBODY - {Role.BILLING},
     "batches": _EVERYBODY - {Role.BILLING},  # and what stands in their files
     "wallet": _EVERYBODY - {Role.MEMBER},
+    "pay": frozenset({Role.OWNER, Role.BILLING}),  # redeem vouchers, buy credit
     "keys": _EVERYBODY - {Role.BILLING, KEY},  # made, changed, rotated, revoked: a key makes no keys
     "projects": frozenset({Role.OWNER, Role.ADMIN, KEY}),
     "members": frozenset({Role.OWNER, Role.ADMIN}),

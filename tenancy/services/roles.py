@@ -27,6 +27,8 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "billing.add_planversion",
         "billing.add_ratecard",
         "billing.add_ratecardversion",
+        "billing.add_voucherbatch",
+        "billing.change_voucher",
     ),
     "admin": APPS,
 }

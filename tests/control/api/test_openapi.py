@@ -74,6 +74,7 @@ GET    /api/v1/tenant/                    tenant_read
 GET    /api/v1/tenant/export/             tenant_export
 PATCH  /api/v1/tenant/                    tenant_change
 GET    /api/v1/usage/                     usage_list
+POST   /api/v1/vouchers/redeem/           vouchers_redeem
 GET    /api/v1/wallet/                    wallet_retrieve
 GET    /api/v1/wallet/transfers/          wallet_transfers_list
 """

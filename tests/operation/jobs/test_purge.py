@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from base.ids import uuid7
-from billing.models import Reconciliation
+from billing.models import PaymentClaim, PaymentEvent, Purchase, Reconciliation
 from gateway.apis.responses.models import StoredResponse
 from gateway.batches.files import StoredFile, hide_expired
 from gateway.batches.models import Batch
@@ -211,3 +211,15 @@ def test_nobody_is_said_to_have_deleted_it(rows):
     while purge(rows):
         pass
     assert AuditEvent.objects.unscoped().count() == before
+
+
+def test_what_a_payment_provider_told_long_ago_goes_but_not_of_our_purchases(acme):
+    now, old = timezone.now(), timezone.now() - timedelta(days=91)
+    Purchase.objects.create(tenant=acme.tenant, amount=1, price=1, currency="EUR", payment="pi_ours")
+    for number, (at, payment) in enumerate(((old, "pi_ours"), (old, "pi_other"), (now, "pi_new"))):
+        PaymentEvent.objects.create(id=f"evt_{number}", type="refund.created", created_at=at)
+        claim = {"kind": "refund", "amount": 1, "state": 1, "created_at": at}
+        PaymentClaim.objects.create(id=f"re_{number}", payment=payment, **claim)
+    assert purge(now) == 3
+    assert sorted(PaymentClaim.objects.values_list("payment", flat=True)) == ["pi_new", "pi_ours"]
+    assert PaymentEvent.objects.get().pk == "evt_2"
