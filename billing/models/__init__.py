@@ -5,13 +5,16 @@ from billing.models.cards import Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
+from billing.models.seals import ErasedWords, LedgerSeal, SigningKey, Statement
 from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 __all__ = [
     "Budget",
     "CreditGrant",
+    "ErasedWords",
     "Hold",
     "LedgerAccount",
+    "LedgerSeal",
     "LedgerTransfer",
     "OutboxEvent",
     "Plan",
@@ -22,6 +25,8 @@ __all__ = [
     "RateCardVersion",
     "Reconciliation",
     "ScheduledGrant",
+    "SigningKey",
+    "Statement",
     "Subscription",
     "UsageDay",
     "UsageRecord",

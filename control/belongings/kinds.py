@@ -22,8 +22,10 @@ from billing.models import (
     CreditGrant,
     Hold,
     LedgerAccount,
+    LedgerSeal,
     LedgerTransfer,
     ScheduledGrant,
+    Statement,
     Subscription,
     UsageRecord,
     UsageRollup,
@@ -195,6 +197,8 @@ OF_TENANT = (
     Kind("budgets", Budget, _of(Budget, "wallet__tenant")),
     Kind("holds", Hold, _of(Hold, "tenant")),
     Kind("usage", UsageRecord, _of(UsageRecord, "tenant"), order=("day", "request", "revision")),
+    Kind("seals", LedgerSeal, _of(LedgerSeal, "tenant"), order=("number",)),
+    Kind("statements", Statement, _of(Statement, "tenant")),
     Kind("usage_by_hour", UsageRollup, _of(UsageRollup, "tenant"), order=("hour", "id")),
     Kind("audit", AuditEvent, _of(AuditEvent, "tenant")),
 )
@@ -232,7 +236,7 @@ NOBODYS = frozenset(
         *("auth.Permission", "auth.Group", "auth.Group_permissions", "contenttypes.ContentType"),
         # what operators decide for all tenants
         *("billing.Plan", "billing.PlanVersion", "billing.RateCard", "billing.RateCardVersion", "billing.Rate"),
-        *("billing.PlanMove", "routing.Fetch"),
+        *("billing.PlanMove", "routing.Fetch", "billing.SigningKey", "billing.ErasedWords"),
         *("billing.Reconciliation", "billing.OutboxEvent", "billing.UsageDay"),
         *("routing.ModelAlias", "routing.Node", "routing.Deployment", "routing.Replica"),
         *("routing.RouteRule", "routing.RouteTarget"),
