@@ -73,6 +73,7 @@ SECTIONS = (
         "Concepts",
         (
             _docs("credit", "Metering: what a request costs", "metering"),
+            _docs("statements", "Statements, and how to verify them"),
             _docs("concepts/prefill-and-decode", "Prefill and decode", "speed"),
             _docs("concepts/kv-cache", "The KV cache", "memory"),
             _docs("concepts/prefix-caching", "Prefix caching", "caching"),
@@ -150,8 +151,13 @@ SECTIONS = (
 )
 PAGES = {page.slug: (section, page) for section in SECTIONS for page in section.pages}
 BY_SOURCE = {page.source: page for _, page in PAGES.values()}
-FILES = {"docs/log-line.schema.json": "application/json", "docs/images/chat.png": "image/png"} | {
-    f"examples/{name}": kind for name, kind in (("tickets.py", "text/x-python"), ("tickets.csv", "text/csv"))
+FILES = {
+    "docs/log-line.schema.json": "application/json",
+    "docs/images/chat.png": "image/png",
+    "docs/statement-example.jsonl": "application/jsonl",
+    "billing/verify/sluice_verify.py": "text/x-python",
+    "examples/tickets.py": "text/x-python",
+    "examples/tickets.csv": "text/csv",
 }
 """What pages link to that is no page, as it is sent."""
 

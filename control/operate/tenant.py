@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
 from django.core import signing
 from django.db.models import Count, Q
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
 from django.middleware.csrf import get_token
 from django.shortcuts import get_object_or_404, render
 from django.urls import NoReverseMatch, reverse
@@ -28,7 +29,7 @@ from billing.selectors.usage import usage_by_day
 from control.operate.base import Desk, operator_page
 from control.operate.tenants import DAYS, state_of
 from control.screens import audit as trail
-from control.screens import viewing
+from control.screens import statements, viewing
 from control.screens.charts import Chart, Tile, stacked
 from control.screens.figures import amount, day, grouped, moment, short_id, show_charge, show_credits
 from control.screens.key_forms import limits_in_words
@@ -427,8 +428,35 @@ def wallet(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     if desk.may("billing.view_creditgrant") and before is None:
         sections += [Section("Grants", table=_grants(subject, subject.balance.wallet), buttons=acts)]
     if desk.may("billing.view_ledgertransfer"):
+        if before is None:
+            listed = statements.list_of(subject.tenant, *_statement_addresses(subject))
+            sections += [Section("Statements", table=listed)]
         sections += [Section("Ledger", table=_ledger(subject.balance.wallet, before))]
     return subject.page(request, "operate-tenant-wallet", sections)
+
+
+def _statement_addresses(subject: Subject) -> tuple[Callable[[str], str], Callable[[str, str], str]]:
+    """Return the address of a month's page, and that of one of its files."""
+    return partial(subject.address, "statement"), partial(subject.address, "statement-file")
+
+
+@require_safe
+@operator_page("gateway.view_tenant", "billing.view_ledgertransfer")
+def statement(request: HttpRequest, desk: Desk, slug: str, month: str) -> HttpResponse:
+    """Show a month's statement, a draft while it runs."""
+    subject = Subject.of(desk, slug)
+    found = statements.month_named(subject.tenant, month)
+    files = statements.files_of(_statement_addresses(subject)[1], found)
+    told = {"statement": statements.shown(subject.tenant, found), "files": files}
+    return render(request, "operate/statement.html", desk.context(page="tenants", **told))
+
+
+@require_safe
+@operator_page("gateway.view_tenant", "billing.view_ledgertransfer")
+def statement_file(request: HttpRequest, desk: Desk, slug: str, month: str, form: str) -> StreamingHttpResponse:
+    """Send a month's statement in one of its forms, made while it is sent."""
+    tenant = Subject.of(desk, slug).tenant
+    return statements.download(tenant, statements.month_named(tenant, month), form)
 
 
 def _grants(subject: Subject, wallet_id: UUID) -> Table:

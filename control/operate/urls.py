@@ -100,6 +100,8 @@ urlpatterns += [
     _of_tenant("keys/", tenant.keys),
     _of_tenant("projects/", tenant.projects),
     _of_tenant("wallet/", tenant.wallet),
+    _of_tenant("statements/<str:month>/", tenant.statement, "statement"),
+    _of_tenant("statements/<str:month>/<str:form>/", tenant.statement_file, "statement-file"),
     _of_tenant("limits/", tenant.limits),
     _of_tenant("audit/", tenant.audit),
     _of_tenant("grant/", tenant_acts.grant),
