@@ -18,6 +18,7 @@ from base.sql import load
 from billing import triggers
 from billing.models import Hold, RateCardVersion, UsageRecord
 from billing.rating import CLASSES, FORMULAS, CardPrices
+from billing.seals.proofs import contradictions
 
 LONGEST_OPEN = timedelta(minutes=20)
 """A lease of 30 s, 15 minutes to find evidence, and the time between sweeps: no hold stays open longer."""
@@ -48,11 +49,14 @@ class Finding:
     detail: str
 
 
-def check(connection: BaseDatabaseWrapper, *, recompute: bool = True, since: datetime | None = None) -> list[Finding]:
+def check(
+    connection: BaseDatabaseWrapper, *, recompute: bool = True, since: datetime | None = None, all_seals: bool = False
+) -> list[Finding]:
     """Return all findings; none when the rows agree.
 
     `recompute` rates the usage records (settled at or after `since`, all without it) again from their own classes,
-    card version and multiplier.
+    card version and multiplier. `all_seals` computes the root of each sealed day (from `since` on) again from its rows;
+    else some blocks of some days are.
     """
     findings = [Finding("trigger_missing", name, "the table can be changed") for name in triggers.missing(connection)]
     for name, statement in STATEMENTS.items():
@@ -62,6 +66,8 @@ def check(connection: BaseDatabaseWrapper, *, recompute: bool = True, since: dat
     findings += _holds_left_open(connection)
     if recompute:
         findings += _wrong_charges(connection, since)
+    with _without_time_limit(connection):
+        findings += [Finding("seal", *found) for found in contradictions(whole=all_seals, since=since)]
     return findings
 
 

@@ -29,7 +29,7 @@ class TriggerSpec:
     without one the event is always refused. On PostgreSQL TRUNCATE is refused as well.
 
     `erasable` columns name people or tenants: an UPDATE is let through that changes nothing but them, each to a value
-    for which its condition over NEW holds.
+    for which its condition over NEW holds. A condition with a subquery is `function`'s on PostgreSQL.
     """
 
     model: str
@@ -37,6 +37,7 @@ class TriggerSpec:
     events: tuple[str, ...] = ("UPDATE", "DELETE")
     when: tuple[tuple[str, str | Mapping[str, str]], ...] = ()
     erasable: tuple[tuple[str, str], ...] = ()
+    function: str = "billing_refuse_if_published"
 
     @property
     def table(self) -> str:
@@ -46,7 +47,7 @@ class TriggerSpec:
         """Yield (name, statement) of each trigger; the name holds the statement's digest, so a change renames it."""
         for event in self.events:
             yield self._named(self._postgresql(event) if vendor == "postgresql" else self._sqlite(event), event)
-        if vendor == "postgresql":
+        if vendor == "postgresql" and "DELETE" in self.events:
             yield self._named(
                 f'CREATE TRIGGER {{name}} BEFORE TRUNCATE ON "{self.table}" FOR EACH STATEMENT '
                 f"EXECUTE FUNCTION billing_refuse('{self.because}')",
@@ -89,10 +90,10 @@ class TriggerSpec:
                 f'CREATE TRIGGER {{name}} BEFORE {event} ON "{self.table}" FOR EACH ROW WHEN ({condition}) '
                 f"EXECUTE FUNCTION billing_refuse('{self.because}')"
             )
-        # A WHEN clause may hold no subquery: the rate's version is looked up by a function of its own.
+        # A WHEN clause may hold no subquery: a function of its own looks it up.
         return (
             f'CREATE TRIGGER {{name}} BEFORE {event} ON "{self.table}" FOR EACH ROW '
-            f"EXECUTE FUNCTION billing_refuse_if_published('{self.because}')"
+            f"EXECUTE FUNCTION {self.function}('{self.because}')"
         )
 
     def _sqlite(self, event: str) -> str:
@@ -112,6 +113,15 @@ def _of_published_version(*sides: str) -> str:
     )
 
 
+_OF_CLOSED_DAY = {
+    "record": "EXISTS (SELECT 1 FROM billing_wallet w WHERE w.id = NEW.wallet AND w.closed_until > NEW.settled_at)",
+    "transfer": (
+        "EXISTS (SELECT 1 FROM billing_ledgeraccount a JOIN billing_wallet w ON w.id = a.wallet_id "
+        "WHERE a.id IN (NEW.debit_id, NEW.credit_id) AND w.closed_until > NEW.booked_at)"
+    ),
+}
+_CLOSED: dict[str, Any] = {"events": ("INSERT",), "function": "billing_refuse_if_closed"}
+
 ERASED = "erased"
 """The word that stands where a name stood."""
 
@@ -130,6 +140,22 @@ GUARDED: list[TriggerSpec] = [
             ("end_user", "NEW.end_user = ''"),
         ),
     ),
+    TriggerSpec(
+        "billing.LedgerTransfer", "this day is closed", when=(("INSERT", _OF_CLOSED_DAY["transfer"]),), **_CLOSED
+    ),
+    TriggerSpec("billing.UsageRecord", "this day is closed", when=(("INSERT", _OF_CLOSED_DAY["record"]),), **_CLOSED),
+    TriggerSpec("billing.LedgerSeal", "seals are append-only"),
+    TriggerSpec(
+        "billing.Statement",
+        "statements are append-only",
+        erasable=(("sums", f"CAST(NEW.sums AS text) LIKE '%{ERASED}/%'"),),
+    ),
+    TriggerSpec(
+        "billing.SigningKey",
+        "signing keys are append-only",
+        erasable=(("sealed_key", "(TRUE)"), ("sealed_salts", "NEW.sealed_salts <> ''")),
+    ),
+    TriggerSpec("billing.ErasedWords", "commitments are append-only"),
     TriggerSpec("billing.PlanVersion", "plan versions are append-only"),
     TriggerSpec("billing.CostSample", "cost samples are append-only"),
     TriggerSpec(
@@ -178,6 +204,21 @@ _FUNCTIONS = (
             RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'restrict_violation';
         END IF;
         RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END $$
+    """,
+    """
+    CREATE OR REPLACE FUNCTION billing_refuse_if_closed() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF TG_TABLE_NAME = 'billing_usagerecord' THEN
+            PERFORM 1 FROM billing_wallet WHERE id = NEW.wallet AND closed_until > NEW.settled_at;
+        ELSE
+            PERFORM 1 FROM billing_ledgeraccount a JOIN billing_wallet w ON w.id = a.wallet_id
+                WHERE a.id IN (NEW.debit_id, NEW.credit_id) AND w.closed_until > NEW.booked_at;
+        END IF;
+        IF FOUND THEN
+            RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'restrict_violation';
+        END IF;
+        RETURN NEW;
     END $$
     """,
 )

@@ -6,14 +6,17 @@ from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, Sc
 from billing.models.payments import PaymentClaim, PaymentEvent, Purchase, Voucher, VoucherBatch, VoucherUse
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
+from billing.models.seals import ErasedWords, LedgerSeal, SigningKey, Statement
 from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 __all__ = [
     "Budget",
     "CostSample",
     "CreditGrant",
+    "ErasedWords",
     "Hold",
     "LedgerAccount",
+    "LedgerSeal",
     "LedgerTransfer",
     "OutboxEvent",
     "PaymentClaim",
@@ -27,6 +30,8 @@ __all__ = [
     "RateCardVersion",
     "Reconciliation",
     "ScheduledGrant",
+    "SigningKey",
+    "Statement",
     "Subscription",
     "UsageDay",
     "UsageRecord",

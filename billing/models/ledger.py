@@ -14,7 +14,8 @@ from billing.codes import Code
 class Wallet(models.Model):
     """A tenant's credit. `posted` is the sum of its transfers, `held` the sum of its open holds.
 
-    Available credit is posted − held + overdraft_limit; a hold never takes more. `version` counts changes.
+    Available credit is posted − held + overdraft_limit; a hold never takes more. `version` counts changes. Nothing is
+    booked before `closed_until` any more, and up to `sealed_until` all is sealed.
     """
 
     class State(models.TextChoices):
@@ -30,6 +31,8 @@ class Wallet(models.Model):
     version = models.BigIntegerField(default=0)
     next_grant_change_at = models.DateTimeField(null=True, blank=True)
     state = models.CharField(max_length=10, choices=State, default=State.OPEN)
+    closed_until = models.DateTimeField(null=True, blank=True)
+    sealed_until = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:

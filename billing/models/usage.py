@@ -121,6 +121,7 @@ class UsageRecord(models.Model):
         indexes = [
             models.Index(fields=["tenant", "day", "request"], name="usage_record_tenant_day"),
             models.Index(fields=["api_key", "day", "request"], name="usage_record_key_day"),
+            models.Index(fields=["tenant", "settled_at"], name="usage_record_tenant_settled"),
             models.Index(fields=["day", "request"], condition=Q(exact=False), name="usage_record_estimated"),
             models.Index(fields=["day", "request"], condition=Q(waived=True), name="usage_record_waived"),
         ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Max
 
 from billing.models import LedgerAccount, Wallet
 from billing.services.errors import WalletNotFoundError
@@ -17,7 +17,8 @@ OPERATOR_KINDS = tuple(kind for kind in LedgerAccount.Kind if kind is not Ledger
 def open_wallet(*, tenant_id: UUID, name: str = "main") -> Wallet:
     """Return the tenant's wallet of this name, created with its ledger account if it isn't there yet."""
     ensure_operator_accounts()
-    wallet, _ = Wallet.objects.get_or_create(tenant_id=tenant_id, name=name)
+    closed = Wallet.objects.filter(tenant_id=tenant_id).aggregate(until=Max("closed_until"))
+    wallet, _ = Wallet.objects.get_or_create(tenant_id=tenant_id, name=name, defaults={"closed_until": closed["until"]})
     LedgerAccount.objects.get_or_create(kind=LedgerAccount.Kind.WALLET, wallet=wallet)
     return wallet
 

@@ -72,9 +72,10 @@ class Correction:
 
 @dataclass(slots=True)
 class Changes:
-    """Everything that a flush writes, as of `now`."""
+    """Everything that a flush writes, as of `now`; its records and transfers are booked at `booked_at`."""
 
     now: datetime
+    booked_at: datetime
     reserved: list[tuple[Reserve, int]] = field(default_factory=list)
     extended: dict[UUID, int] = field(default_factory=dict)  # hold → its new amount
     repinned: dict[UUID, Repin] = field(default_factory=dict)  # hold → the last of this flush

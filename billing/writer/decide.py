@@ -48,7 +48,7 @@ def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | L
     `view` is changed as if the operations were applied, and must not be used again. Raises ValueError for an operation
     that can never be applied, naming it; the caller then applies the others without it.
     """
-    changes = Changes(now=view.now)
+    changes = Changes(now=view.now, booked_at=view.booked_at)
     answers: list[Answer | Locked] = [
         Locked() if view.is_locked(operation) else _RULES[type(operation)](operation, view, changes)
         for operation in operations

@@ -98,6 +98,7 @@ class WalletRow:
     is_open: bool
     next_grant_change_at: datetime | None
     version: int = 0  # raised by everybody who changes its credit, holds or grants
+    closed_until: datetime | None = None  # nothing is booked before it any more
 
     @property
     def available(self) -> int:
@@ -229,6 +230,11 @@ class View:
             raise ValueError(f"budget {identifier}: it is of wallet {budget.wallet}, not of {wallet}")
         budget.turn(self.now)
         return budget
+
+    @property
+    def booked_at(self) -> datetime:
+        """When the flush's records and transfers are booked: now, unless the clock went back behind a closed day."""
+        return max([self.now, *(one.closed_until for one in self.wallets.values() if one.closed_until is not None)])
 
     def is_locked(self, operation: Operation) -> bool:
         """Return whether another transaction has locked a row that the operation needs; a Renew skips such holds

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -30,7 +29,7 @@ def writes(changes: Changes) -> Iterator[Write]:
     """Yield (statement, what its rows share, rows) in the order of writing; statements without rows are left out."""
     for name, changed, shared, rows in _WRITES:
         if getattr(changes, changed) and (found := list(rows(changes))):
-            yield name, shared(changes.now), found
+            yield name, shared(changes), found
 
 
 def _holds(changes: Changes) -> Iterator[Row]:
@@ -149,25 +148,33 @@ def _storable(value: Any) -> Any:
     return [_storable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _nothing(_: datetime) -> Row:
+def _nothing(_: Changes) -> Row:
     return ()
 
 
-def _now(now: datetime) -> Row:
-    return (now,)
+def _now(changes: Changes) -> Row:
+    return (changes.now,)
 
 
-def _formula_and_now(now: datetime) -> Row:
-    return FORMULA, now
+def _booked(changes: Changes) -> Row:
+    return (changes.booked_at,)
 
 
-def _lease_end(now: datetime) -> Row:
-    return (now + LEASE,)
+def _formula_and_booked(changes: Changes) -> Row:
+    return FORMULA, changes.booked_at
+
+
+def _now_and_lease_end(changes: Changes) -> Row:
+    return changes.now, changes.now + LEASE
+
+
+def _lease_end(changes: Changes) -> Row:
+    return (changes.now + LEASE,)
 
 
 # The statements in their order: name, the part of Changes that they write, what their rows share, the rows.
-_WRITES: tuple[tuple[str, str, Callable[[datetime], Row], Callable[[Changes], Iterable[Row]]], ...] = (
-    ("insert_holds", "reserved", lambda now: (now, now + LEASE), _holds),
+_WRITES: tuple[tuple[str, str, Callable[[Changes], Row], Callable[[Changes], Iterable[Row]]], ...] = (
+    ("insert_holds", "reserved", _now_and_lease_end, _holds),
     ("insert_grants", "given", _nothing, _given),
     ("delete_scheduled", "begun", _nothing, lambda c: ((one,) for one in c.begun)),
     ("extend_holds", "extended", _nothing, lambda c: ((amount, request) for request, amount in c.extended.items())),
@@ -175,10 +182,15 @@ _WRITES: tuple[tuple[str, str, Callable[[datetime], Row], Callable[[Changes], It
     ("renew_holds", "renewed", _lease_end, _renewed),
     ("move_wallets", "wallets", _nothing, lambda c: ((*deltas, wallet) for wallet, deltas in c.wallets.items())),
     ("count_budgets", "budgets", _nothing, _budgets),
-    ("insert_usage", "closed", _formula_and_now, _usage_records),
-    ("insert_transfers", "has_transfers", _nothing, _transfers),
-    ("insert_charges", "burns", _now, lambda c: ((b.wallet, b.request, b.order, b.amount, b.grant) for b in c.burns)),
-    ("insert_revisions", "corrections", _formula_and_now, _revisions),
+    ("insert_usage", "closed", _formula_and_booked, _usage_records),
+    ("insert_transfers", "has_transfers", _booked, _transfers),
+    (
+        "insert_charges",
+        "burns",
+        _booked,
+        lambda c: ((b.wallet, b.request, b.order, b.amount, b.grant) for b in c.burns),
+    ),
+    ("insert_revisions", "corrections", _formula_and_booked, _revisions),
     ("take_grants", "grants", _nothing, lambda c: ((taken, grant) for grant, taken in c.grants.items())),
     ("end_grants", "expired", _now, lambda c: ((ended.id,) for ended, _ in c.expired.values() if not ended.remaining)),
     ("void_grants", "voided", _nothing, _voided),

@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 _MEANINGS = {
+    "month": "The month, as 2026-11.",
+    "number": "Its number.",
+    "time_zone": "The time zone by which the month is counted.",
+    "begins_at": "When it begins.",
+    "ends_at": "When it ends: the first moment that is not in it.",
+    "opening": "What was posted at its beginning.",
+    "closing": "What was posted at its end.",
+    "drafts": "The months that have no statement yet, that of now first.",
+    "public_key": "The 32 bytes of the Ed25519 key in hex.",
+    "pem": "The same as PEM, as `sluice_verify.py --key` takes it.",
+    "since": "From when on it signs.",
+    "signature": "The signature of the key before it, in hex; empty for the first.",
+    "own_signature": "Its own signature in hex.",
     "id": "The object's id.",
     "name": "Its name, for people.",
     "slug": "Its short name in addresses.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, keys, openapi, routes, tenancy, usage, vouchers, wallet  # noqa: F401 - openapi registers its extensions
+from control.api import audit, keys, openapi, routes, statements, tenancy, usage, vouchers, wallet  # noqa: F401 - openapi registers its extensions
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),
@@ -21,6 +21,9 @@ urlpatterns = [
     path("vouchers/redeem/", vouchers.RedeemView.as_view(), name="api-voucher-redeem"),
     path("wallet/", wallet.WalletView.as_view(), name="api-wallet"),
     path("wallet/transfers/", wallet.TransfersView.as_view(), name="api-wallet-transfers"),
+    path("statements/", statements.StatementsView.as_view(), name="api-statements"),
+    path("statements/<str:month>/<str:form>/", statements.StatementView.as_view(), name="api-statement"),
+    path("seal-keys/", statements.SealKeysView.as_view(), name="api-seal-keys"),
     path("audit/", audit.AuditView.as_view(), name="api-audit"),
     path("routes/explain/", routes.RouteExplainView.as_view(), name="api-route-explain"),
 ]

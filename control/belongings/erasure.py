@@ -33,12 +33,14 @@ from billing.models import (
     PlanMove,
     Purchase,
     Reconciliation,
+    Statement,
     Subscription,
     UsageDay,
     UsageRecord,
     UsageRollup,
     Wallet,
 )
+from billing.seals.leaves import keep_words
 from billing.services import credits, plans
 from billing.services.rollups import consume_usage
 from billing.triggers import ERASED
@@ -360,11 +362,23 @@ def _models(tenant: Tenant) -> int:
     for model in named:
         name = f"{ERASED}/{_end_of(model.pk)}"
         with transaction.atomic():  # the sums agree with the records before and after
-            UsageRecord.objects.filter(tenant=tenant.pk, model=model.name).update(model=name)
+            used = UsageRecord.objects.filter(tenant=tenant.pk, model=model.name)
+            keep_words(used)
+            used.update(model=name)
+            _rename_in_statements(tenant, model.name, name)
             UsageRollup.objects.filter(model=model.name).update(model=name)
             UsageDay.objects.filter(model=model.name).update(model=name)
             count += PublicModel.objects.filter(pk=model.pk).update(name=name, description="", is_active=False)
     return count
+
+
+def _rename_in_statements(tenant: Tenant, before: str, name: str) -> None:
+    """Give a model another name in the lines of the tenant's statements."""
+    for statement in Statement.objects.filter(tenant=tenant.pk):
+        lines = statement.sums["usage"]
+        renamed = [line | {"model": name} if line["model"] == before else line for line in lines]
+        if renamed != lines:
+            Statement.objects.filter(pk=statement.pk).update(sums=statement.sums | {"usage": renamed})
 
 
 def _sum_up() -> None:
@@ -388,13 +402,20 @@ def _usage(tenant: Tenant) -> int:
     days = list(mine.order_by().values_list("day", flat=True).distinct())
     named = mine.annotate(text=Cast("route", TextField()))
     named = named.filter(~Q(end_user="") | Q(text__contains=f'"{tenant.slug}/'))
-    return sum(named.filter(day=day).update(end_user="", route={}) for day in days)
+    count = 0
+    for day in days:
+        with transaction.atomic():
+            keep_words(mine.filter(day=day).exclude(end_user=""))
+            count += named.filter(day=day).update(end_user="", route={})
+    return count
 
 
+@transaction.atomic
 def _books(tenant: Tenant) -> int:
     """Take people's words from grants and transfers; amounts, ids and moments stay."""
     said = transfers_of(tenant).exclude(code=LedgerTransfer.Code.CHARGE).exclude(actor="sluice")
     said = said.exclude(reason__in=("", ERASED))
+    keep_words(said)
     grants = CreditGrant.objects.filter(wallet__tenant=tenant).exclude(kind=CreditGrant.Kind.PLAN)
     paid = sum(
         grants.exclude(**{f"{name}__in": ("", ERASED)}).update(**{name: ERASED})

@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from django.contrib.admin.models import LogEntry
+from django.db import transaction
 from django.db.models import F, JSONField, Model, Q, QuerySet, TextField
 from django.db.models.functions import Cast
 
@@ -27,6 +28,7 @@ from billing.models import (
     ScheduledGrant,
     VoucherBatch,
 )
+from billing.seals.leaves import keep_words
 from billing.triggers import ERASED
 from control.belongings.kinds import CHUNK, every, in_chunks
 from gateway.runtime.models import TaskState
@@ -164,10 +166,14 @@ def erase_from_books(words: Words, user: User | None, keys: Collection[UUID]) ->
     for event in chain(named, chain.from_iterable(chain.from_iterable(tied))):
         is_actor = event.api_key_id in keys or (user is not None and event.user_id == user.pk)
         _erase_from_event(words, event, is_actor=is_actor, is_target=event.target_id in mine)
-    for row in chain.from_iterable(LedgerTransfer.objects.filter(pk__in=part) for part in parts):
-        said = {name: getattr(row, name) for name in _SAID}
-        changed = {name: ERASED for name, text in said.items() if words.erased_from(text) != text}
-        LedgerTransfer.objects.filter(pk=row.pk).update(**changed)
+    for part in parts:
+        some = LedgerTransfer.objects.filter(pk__in=part)
+        with transaction.atomic():
+            keep_words(some)
+            for row in some:
+                said = {name: getattr(row, name) for name in _SAID}
+                changed = {name: ERASED for name, text in said.items() if words.erased_from(text) != text}
+                LedgerTransfer.objects.filter(pk=row.pk).update(**changed)
 
 
 def _erase_from_event(words: Words, event: AuditEvent, *, is_actor: bool, is_target: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -27,6 +27,7 @@ from billing.services import vouchers
 from control.belongings.download import sent
 from control.console.catalogue import active_subscription, next_grant
 from control.console.tenancy import Place, tenant_page
+from control.screens import statements
 from control.screens.charts import Tile, spark
 from control.screens.figures import amount, day, grouped, share, show_credits
 from control.screens.ledger import cursor_of, ledger_csv, ledger_table, signed
@@ -225,6 +226,7 @@ def billing(request: HttpRequest, place: Place) -> HttpResponse:
         "may_pay": place.access.may("pay"),
         "packs": _packs() if settings.SLUICE_STRIPE_SECRET_KEY else [],
         "is_bought": "bought" in request.GET,
+        "statements": statements.list_of(place.tenant, *_addresses(place)),
     }
     return render(request, "console/billing.html", {**context, **told})
 
@@ -264,6 +266,37 @@ def _ledger(request: HttpRequest, place: Place, balance: Balance) -> Table:
     older = "" if page.next is None else f"{path}{'&' if place.query else ''}before={signed(page.next)}#ledger"
     newest = f"{reverse('console-billing')}{place.query}#ledger" if before else ""
     return ledger_table(page, lambda one: f"/requests/{one}/{place.query}", older=older, newest=newest)
+
+
+def _addresses(place: Place) -> tuple[Callable[[str], str], Callable[[str, str], str]]:
+    """Return the address of a month's page, and that of one of its files."""
+
+    def page(month: str) -> str:
+        return reverse("console-statement", args=[month]) + place.query
+
+    def file(month: str, form: str) -> str:
+        return reverse("console-statement-file", args=[month, form]) + place.query
+
+    return page, file
+
+
+@require_safe
+@tenant_page
+def statement(request: HttpRequest, place: Place, month: str) -> HttpResponse:
+    """Show a month's statement, a draft while it runs."""
+    _only_for_who_may(place)
+    found = statements.month_named(place.tenant, month)
+    files = statements.files_of(_addresses(place)[1], found)
+    told = {"statement": statements.shown(place.tenant, found), "files": files}
+    return render(request, "console/statement.html", {**place.context(page="billing"), **told})
+
+
+@require_safe
+@tenant_page
+def statement_file(request: HttpRequest, place: Place, month: str, form: str) -> StreamingHttpResponse:
+    """Send a month's statement in one of its forms, made while it is sent."""
+    _only_for_who_may(place)
+    return statements.download(place.tenant, statements.month_named(place.tenant, month), form)
 
 
 @require_safe

@@ -73,6 +73,7 @@ SECTIONS = (
         "Concepts",
         (
             _docs("credit", "Metering: what a request costs", "metering"),
+            _docs("statements", "Statements, and how to verify them"),
             _docs("concepts/prefill-and-decode", "Prefill and decode", "speed"),
             _docs("concepts/kv-cache", "The KV cache", "memory"),
             _docs("concepts/prefix-caching", "Prefix caching", "caching"),
@@ -152,6 +153,8 @@ PAGES = {page.slug: (section, page) for section in SECTIONS for page in section.
 BY_SOURCE = {page.source: page for _, page in PAGES.values()}
 FILES = {
     "docs/log-line.schema.json": "application/json",
+    "docs/statement-example.jsonl": "application/jsonl",
+    "billing/verify/sluice_verify.py": "text/x-python",
     "examples/tickets.py": "text/x-python",
     "examples/tickets.csv": "text/csv",
     **{f"docs/images/{one.name}": "image/png" for one in (ROOT / "docs/images").glob("*.png")},

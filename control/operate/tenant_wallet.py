@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
 from django.core import signing
 from django.db.models import Q
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
 from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
@@ -18,6 +21,7 @@ from billing.models import CreditGrant, PlanVersion, Purchase, ScheduledGrant
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
 from control.operate.base import Desk, operator_page
 from control.operate.subject import PAGE, SETTINGS, Section, Subject
+from control.screens import statements
 from control.screens.figures import grouped, moment, short_id
 from control.screens.key_forms import limits_in_words
 from control.screens.ledger import reason_of
@@ -49,8 +53,35 @@ def wallet(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     if desk.may("billing.view_purchase") and before is None and (bought := _purchases(subject.tenant)).rows:
         sections += [Section("Purchases", table=bought)]
     if desk.may("billing.view_ledgertransfer"):
+        if before is None:
+            listed = statements.list_of(subject.tenant, *_statement_addresses(subject))
+            sections += [Section("Statements", table=listed)]
         sections += [Section("Ledger", table=_ledger(subject.balance.wallet, before))]
     return subject.page(request, "operate-tenant-wallet", sections)
+
+
+def _statement_addresses(subject: Subject) -> tuple[Callable[[str], str], Callable[[str, str], str]]:
+    """Return the address of a month's page, and that of one of its files."""
+    return partial(subject.address, "statement"), partial(subject.address, "statement-file")
+
+
+@require_safe
+@operator_page("gateway.view_tenant", "billing.view_ledgertransfer")
+def statement(request: HttpRequest, desk: Desk, slug: str, month: str) -> HttpResponse:
+    """Show a month's statement, a draft while it runs."""
+    subject = Subject.of(desk, slug)
+    found = statements.month_named(subject.tenant, month)
+    files = statements.files_of(_statement_addresses(subject)[1], found)
+    told = {"statement": statements.shown(subject.tenant, found), "files": files}
+    return render(request, "operate/statement.html", desk.context(page="tenants", **told))
+
+
+@require_safe
+@operator_page("gateway.view_tenant", "billing.view_ledgertransfer")
+def statement_file(request: HttpRequest, desk: Desk, slug: str, month: str, form: str) -> StreamingHttpResponse:
+    """Send a month's statement in one of its forms, made while it is sent."""
+    tenant = Subject.of(desk, slug).tenant
+    return statements.download(tenant, statements.month_named(tenant, month), form)
 
 
 def _grants(subject: Subject, wallet_id: UUID) -> Table:

@@ -112,6 +112,8 @@ urlpatterns += [
     _of_tenant("projects/", tenant.projects),
     _of_tenant("wallet/", tenant_wallet.wallet),
     _of_tenant("limits/", tenant_wallet.limits),
+    _of_tenant("statements/<str:month>/", tenant_wallet.statement, "statement"),
+    _of_tenant("statements/<str:month>/<str:form>/", tenant_wallet.statement_file, "statement-file"),
     _of_tenant("audit/", tenant.audit),
     _of_tenant("grant/", tenant_credit.grant),
     _of_tenant("adjust/", tenant_credit.adjust),

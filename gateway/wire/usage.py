@@ -83,6 +83,64 @@ class BillLine(msgspec.Struct):
     credits: str
 
 
+class PriceTier(msgspec.Struct):
+    """The rates, in millionths of a credit per million tokens, of prompts that have at least so many tokens."""
+
+    min_context: int
+    rates: dict[str, int]
+
+
+class PriceCard(msgspec.Struct):
+    """The version of the price list that a request was charged by: what is needed to compute its charge again."""
+
+    id: str
+    digest: str
+    request_fee: int
+    batch_bp: int
+    tiers: list[PriceTier]
+
+
+class ProofStep(msgspec.Struct):
+    """A node of the tree, and on which side of the hash so far it stands."""
+
+    side: Literal["left", "right"]
+    hash: str
+
+
+class DaySeal(msgspec.Struct):
+    """The signed seal over all that was booked for the tenant on a day."""
+
+    number: int
+    first: str
+    day: str
+    size: int
+    root: str
+    balance: int
+    previous: str
+    key: int
+    sealed_at: str
+    signature: str
+
+
+class SealingKey(msgspec.Struct):
+    """A public key of this installation; its neighbours vouch for it."""
+
+    number: int
+    public_key: str
+    since: str
+    signature: str
+    own_signature: str
+
+
+class UsageProof(msgspec.Struct):
+    """The proof that the record is in its sealed day: the row as statements have it, the way to the root, the seal."""
+
+    leaf: dict[str, Any]
+    path: list[ProofStep]
+    seal: DaySeal
+    key: SealingKey
+
+
 class RequestUsage(msgspec.Struct, kw_only=True):
     """The usage and cost of one request. While its charge isn't settled its `status` is "pending", its `usage` null,
     and what is held stands beside it; the other fields come with the charge.
@@ -104,6 +162,8 @@ class RequestUsage(msgspec.Struct, kw_only=True):
     rate_card_version: str | UnsetType = UNSET
     multiplier_bp: int | UnsetType = UNSET
     bill: list[BillLine] | UnsetType = UNSET
+    card: PriceCard | UnsetType | None = UNSET
+    proof: UsageProof | UnsetType | None = UNSET
     route: dict[str, Any]
     project: str
     api_key: str | None

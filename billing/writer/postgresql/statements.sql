@@ -6,7 +6,7 @@
 BEGIN;
 
 -- name: lock_wallets
-SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until
 FROM billing_wallet WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_holds
@@ -164,19 +164,20 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::date[], %s::smallint[], %s::bigint[], %s
 LEFT JOIN billing_usagerecord r ON r.day = c.day AND r.request = c.request AND r.revision = c.revision - 1;
 
 -- name: insert_charges
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
-    reason)
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, booked_at,
+    effective_at, actor, reason)
 SELECT a.id, (SELECT u.id FROM billing_ledgeraccount u WHERE u.kind = 'usage' AND u.wallet_id IS NULL), b.amount, 2,
-    b.request, b.position, b.source, %s::timestamptz, '', ''
-FROM unnest(%s::uuid[], %s::uuid[], %s::smallint[], %s::bigint[], %s::uuid[])
+    b.request, b.position, b.source, given.now, given.now, '', ''
+FROM (SELECT %s::timestamptz AS now) AS given
+CROSS JOIN unnest(%s::uuid[], %s::uuid[], %s::smallint[], %s::bigint[], %s::uuid[])
     AS b(wallet, request, position, amount, source)
 LEFT JOIN billing_ledgeraccount a ON a.wallet_id = b.wallet AND a.kind = 'wallet';
 
 -- name: insert_transfers
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", key, grant_id, effective_at,
-    actor, reason)
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, booked_at, amount, code, request, "order", key, grant_id,
+    effective_at, actor, reason)
 SELECT CASE t.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE t.credit WHEN 'wallet' THEN a.id ELSE c.id END,
-    t.amount, t.code, t.request, t.position, t.key, t.source, t.effective_at, t.actor, t.reason
+    %s::timestamptz, t.amount, t.code, t.request, t.position, t.key, t.source, t.effective_at, t.actor, t.reason
 FROM unnest(%s::uuid[], %s::text[], %s::text[], %s::bigint[], %s::smallint[], %s::uuid[], %s::smallint[], %s::text[],
     %s::uuid[], %s::timestamptz[], %s::text[], %s::text[])
     AS t(wallet, debit, credit, amount, code, request, position, key, source, effective_at, actor, reason)

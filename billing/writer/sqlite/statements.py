@@ -56,9 +56,11 @@ def read(
         now=read_clock(connection),
         wallets={
             (wallet := UUID(identifier)): WalletRow(
-                wallet, posted, held, limit, bool(is_open), _moment_or_none(change), version
+                wallet, posted, held, limit, bool(is_open), _moment_or_none(change), version, _moment_or_none(closed)
             )
-            for identifier, posted, held, limit, is_open, change, version in rows("lock_wallets", demand.wallets)
+            for identifier, posted, held, limit, is_open, change, version, closed in rows(
+                "lock_wallets", demand.wallets
+            )
         },
         holds={hold.id: hold for hold in _holds(rows("lock_holds", demand.holds))},
         grants=_grants(rows("read_grants", demand.burning) + rows("read_every_grant", demand.restoring)),

@@ -9,7 +9,7 @@ BEGIN IMMEDIATE;
 PRAGMA data_version;
 
 -- name: lock_wallets
-SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until
 FROM billing_wallet WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: lock_holds
@@ -129,21 +129,21 @@ SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.bud
 FROM c LEFT JOIN billing_usagerecord r ON r.day = c.day AND r.request = c.request AND r.revision = c.revision - 1;
 
 -- name: insert_charges
-WITH b(effective_at, wallet, request, position, amount, source) AS (VALUES (?, ?, ?, ?, ?, ?))
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, effective_at, actor,
-    reason)
+WITH b(booked_at, wallet, request, position, amount, source) AS (VALUES (?, ?, ?, ?, ?, ?))
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", grant_id, booked_at,
+    effective_at, actor, reason)
 SELECT (SELECT id FROM billing_ledgeraccount WHERE wallet_id = b.wallet AND kind = 'wallet'),
     (SELECT id FROM billing_ledgeraccount WHERE wallet_id IS NULL AND kind = 'usage'), b.amount, 2, b.request,
-    b.position, b.source, b.effective_at, '', ''
+    b.position, b.source, b.booked_at, b.booked_at, '', ''
 FROM b;
 
 -- name: insert_transfers
-WITH t(wallet, debit, credit, amount, code, request, position, key, source, effective_at, actor, reason)
-    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
-INSERT INTO billing_ledgertransfer (debit_id, credit_id, amount, code, request, "order", key, grant_id, effective_at,
-    actor, reason)
+WITH t(booked_at, wallet, debit, credit, amount, code, request, position, key, source, effective_at, actor, reason)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+INSERT INTO billing_ledgertransfer (debit_id, credit_id, booked_at, amount, code, request, "order", key, grant_id,
+    effective_at, actor, reason)
 SELECT CASE t.debit WHEN 'wallet' THEN a.id ELSE d.id END, CASE t.credit WHEN 'wallet' THEN a.id ELSE c.id END,
-    t.amount, t.code, t.request, t.position, t.key, t.source, t.effective_at, t.actor, t.reason
+    t.booked_at, t.amount, t.code, t.request, t.position, t.key, t.source, t.effective_at, t.actor, t.reason
 FROM t
 LEFT JOIN billing_ledgeraccount a ON a.wallet_id = t.wallet AND a.kind = 'wallet'
 LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = t.debit

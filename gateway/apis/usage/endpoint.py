@@ -5,14 +5,28 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
+import msgspec
+
 from base.ids import request_id_in
 from base.units import format_credits
 from billing.models import Hold, UsageRecord
+from billing.seals.leaves import Cards
+from billing.seals.proofs import proof_of
 from billing.selectors.prices import bill_of
 from billing.selectors.usage import hold_of, record_of
 from gateway.errors.refusal import Refusal
 from gateway.http.endpoint import Call, endpoint
-from gateway.wire.usage import BillLine, CompletionDetails, InputDetails, RequestUsage, ResponseUsage, credits_text
+from gateway.wire.usage import (
+    BillLine,
+    CompletionDetails,
+    InputDetails,
+    PriceCard,
+    PriceTier,
+    RequestUsage,
+    ResponseUsage,
+    UsageProof,
+    credits_text,
+)
 
 
 @endpoint("GET", "/v1/usage/{id}", scope="usage.read", summary="Show a request's usage", gives=RequestUsage)
@@ -70,6 +84,8 @@ def _settled(record: UsageRecord) -> RequestUsage:
             BillLine(line.usage_class, line.tokens, format_credits(line.rate), format_credits(line.amount))
             for line in bill_of(record)
         ],
+        card=_card(record),
+        proof=None if (proof := proof_of(record)) is None else msgspec.convert(msgspec.to_builtins(proof), UsageProof),
         route=record.route,
         project=str(record.project),
         api_key=None if record.api_key is None else str(record.api_key),
@@ -78,6 +94,15 @@ def _settled(record: UsageRecord) -> RequestUsage:
         reserved_at=record.reserved_at.isoformat(),
         settled_at=record.settled_at.isoformat(),
     )
+
+
+def _card(record: UsageRecord) -> PriceCard | None:
+    cards = Cards()
+    card = cards.of(record.card_version)
+    if card is None:
+        return None
+    tiers = [PriceTier(tier.min_context, dict(tier.rates)) for tier in card.tiers]
+    return PriceCard(str(card.id), cards.digest(card.id), card.request_fee, card.batch_bp, tiers)
 
 
 def _pending(hold: Hold) -> RequestUsage:

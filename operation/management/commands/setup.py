@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from base.database.connections import keep_limits
 from base.home import close_to_others
+from billing.seals import keys as seal_keys
 from billing.services import cards, plans
 from fleet import remote_models
 from operation import schema
@@ -50,6 +51,8 @@ class Command(BaseCommand):
             self.stderr.write(f"the API key of deployment {name} was stored under another secret: enter it again")
         for address in hooks.reseal():
             self.stderr.write(f"the secret of the web-hook {address} was stored under another one: make it anew")
+        for key in seal_keys.reseal():
+            self.stderr.write(f"{key} of the seals was stored under another secret: give that as a fallback")
         if count := mail.send_unread_mail():
             self.stdout.write(f"mails whose text can be read again, and which are sent now: {count}")
         if options["verbosity"]:

@@ -246,7 +246,7 @@ def test_only_the_wallets_used_last_are_known():
     rows = [WalletRow(uuid7(), 10, 0, 0, True, None) for _ in range(3)]
     kept = KnownWallets(most=2)
     for row in rows:
-        kept.committed(View(now, {row.id: row}, {}, {}), Changes(now), ())
+        kept.committed(View(now, {row.id: row}, {}, {}), Changes(now, now), ())
     views = [kept.view([make_reserve(row)], now) for row in rows]
     assert [view is not None for view in views] == [False, True, True]
 

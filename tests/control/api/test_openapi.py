@@ -70,6 +70,9 @@ DELETE /api/v1/members/{id}/              members_remove
 GET    /api/v1/projects/                  projects_list
 POST   /api/v1/projects/                  projects_create
 POST   /api/v1/routes/explain/            routes_explain
+GET    /api/v1/seal-keys/                 seal_keys_list
+GET    /api/v1/statements/                statements_list
+GET    /api/v1/statements/{month}/{form}/ statement_read
 GET    /api/v1/tenant/                    tenant_read
 GET    /api/v1/tenant/export/             tenant_export
 PATCH  /api/v1/tenant/                    tenant_change

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +20,7 @@ from base.errors import ServiceError
 from base.ids import uuid7
 from billing import reconcile
 from billing.models import Hold, Reconciliation, Subscription, Wallet
+from billing.seals.leaves import Books
 from control.belongings import erasure
 from control.belongings.kinds import NOBODYS, OF_PERSON, OF_TENANT
 from control.belongings.traces import Words
@@ -37,6 +38,12 @@ pytestmark = pytest.mark.django_db(transaction=True)
 WORDS = (SLUG, NAME, "zanzimark", EMAIL, PERSON, MARK)
 
 
+def leaves_of(tenant):
+    """Return the hashes of the tenant's rows as seals have them."""
+    since, until = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    return {leaf.hash for leaf in Books(tenant.pk).leaves(since, until)}
+
+
 def end(tenant):
     erasure.end_tenant(tenant)
     return erasure.erase_tenant(tenant)
@@ -45,6 +52,7 @@ def end(tenant):
 @pytest.mark.contract
 def test_after_a_tenants_erasure_nothing_names_it_and_the_books_are_whole(marked, home, other):
     before, its_owner = books(), tables_with("owner@other.example")
+    leaves = leaves_of(marked.tenant)
     assert len(tables_with(*WORDS)) > 20, "the marks are seeded"
     assert files_with(home, MARK)
     goes = " ".join(erasure.tenants_end(marked.tenant).goes)
@@ -54,6 +62,7 @@ def test_after_a_tenants_erasure_nothing_names_it_and_the_books_are_whole(marked
     assert not files_with(home, MARK)
     assert not list((home / "files" / marked.tenant.pk.hex).glob("*"))
     assert reconcile.check(connection) == []
+    assert leaves <= leaves_of(marked.tenant), "what is or will be sealed is what it was"
     after = books()
     assert {name: [row for row in after[name] if row in before[name]] for name in before} == before
     wallet = Wallet.objects.get(pk=marked.wallet.pk)
@@ -74,7 +83,7 @@ def test_after_a_tenants_erasure_nothing_names_it_and_the_books_are_whole(marked
 
 @pytest.mark.contract
 def test_after_a_persons_erasure_nothing_names_them_and_the_tenant_goes_on(marked, home):
-    before = books()
+    before, leaves = books(), leaves_of(marked.tenant)
     assert "last owner" in erasure.persons_end(EMAIL).obstacle
     membership = Membership.objects.of(marked.tenant).get(user=marked.guest)
     members.change_role(tenant=marked.tenant, membership=membership, role="owner")
@@ -85,6 +94,7 @@ def test_after_a_persons_erasure_nothing_names_them_and_the_tenant_goes_on(marke
     erasure.erase_person(EMAIL)
     assert tables_with(EMAIL, PERSON) == set()
     assert books() == before
+    assert leaves_of(marked.tenant) == leaves
     assert reconcile.check(connection) == []
     assert marked.browser.get("/usage/").status_code == 302
     assert not APIKey.objects.of(marked.tenant).filter(created_by=marked.owner, revoked_at=None).exists()

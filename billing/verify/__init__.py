@@ -1,0 +1,1 @@
+"""The verifier that a tenant runs: one file that imports nothing of Sluice."""
