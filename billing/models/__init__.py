@@ -5,6 +5,7 @@ from billing.models.cards import Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
+from billing.models.reratings import Rerating, ReratingSum
 from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "RateCard",
     "RateCardVersion",
     "Reconciliation",
+    "Rerating",
+    "ReratingSum",
     "ScheduledGrant",
     "Subscription",
     "UsageDay",

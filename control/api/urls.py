@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, keys, openapi, routes, tenancy, usage, wallet  # noqa: F401 - openapi registers its extensions
+from control.api import audit, keys, openapi, operators, routes, tenancy, usage, wallet  # noqa: F401 - openapi registers its extensions
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),
@@ -21,5 +21,10 @@ urlpatterns = [
     path("wallet/", wallet.WalletView.as_view(), name="api-wallet"),
     path("wallet/transfers/", wallet.TransfersView.as_view(), name="api-wallet-transfers"),
     path("audit/", audit.AuditView.as_view(), name="api-audit"),
+    path("operator/requests/<uuid:pk>/refund/", operators.RefundView.as_view(), name="api-operator-refund"),
+    path("operator/reratings/", operators.ReratingsView.as_view(), name="api-operator-reratings"),
+    path("operator/reratings/<uuid:pk>/", operators.ReratingView.as_view(), name="api-operator-rerating"),
+    path("operator/reratings/<uuid:pk>/commit/", operators.CommitView.as_view(), name="api-operator-rerating-commit"),
+    path("operator/reratings/<uuid:pk>/stop/", operators.StopView.as_view(), name="api-operator-rerating-stop"),
     path("routes/explain/", routes.RouteExplainView.as_view(), name="api-route-explain"),
 ]

@@ -232,7 +232,7 @@ NOBODYS = frozenset(
         *("auth.Permission", "auth.Group", "auth.Group_permissions", "contenttypes.ContentType"),
         # what operators decide for all tenants
         *("billing.Plan", "billing.PlanVersion", "billing.RateCard", "billing.RateCardVersion", "billing.Rate"),
-        *("billing.PlanMove", "routing.Fetch"),
+        *("billing.PlanMove", "billing.Rerating", "billing.ReratingSum", "routing.Fetch"),
         *("billing.Reconciliation", "billing.OutboxEvent", "billing.UsageDay"),
         *("routing.ModelAlias", "routing.Node", "routing.Deployment", "routing.Replica"),
         *("routing.RouteRule", "routing.RouteTarget"),

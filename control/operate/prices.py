@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from itertools import starmap
 from typing import Any
 from urllib.parse import urlencode
@@ -23,20 +22,19 @@ from billing.models import RateCard
 from billing.rating import CLASSES, CardPrices, own_rates
 from billing.selectors.plans import tenants_with_models
 from billing.selectors.prices import price_changes, prices_after, prices_at, versions_of
-from billing.selectors.repricing import repriced
 from billing.services import cards
 from billing.services.errors import CardError
 from billing.services.plans import latest_versions
 from control.operate.base import Desk, operator_page
 from control.operate.fields import CreditsField, OperatorForm
 from control.operate.model_states import card_of, plans_with
+from control.operate.reratings import DAYS, brief
 from control.operate.words import CLASS_HEADS, CLASS_WORDS
 from control.screens.figures import amount, grouped, moment
 from control.screens.tables import Cell, Column, Row, State, Table
 from routing.models import PublicModel
 
 SHOWN = 50
-DAYS = 30
 MOST_NAMED = 200
 
 
@@ -241,7 +239,7 @@ def _initial(name: str) -> dict[str, Any]:
     return {**first, "tiers": tiers, "request_fee": version.request_fee or None, "batch_percent": batch}
 
 
-LIST_NAME = r"^(?!(.*/)?new/?$)[^\s/?#][^?#]*$"
+LIST_NAME = r"^(?!(.*/)?new/?$)(?!reratings(/|$))[^\s/?#][^?#]*$"
 """What can be the name of a price list and a part of its page's address."""
 
 
@@ -325,7 +323,8 @@ def _compared(request: HttpRequest, desk: Desk, name: str, form: PricesForm, aft
         table=Table("What changes, in credits per million tokens", columns, changes),
         effective_from=when,
         concerned=concerned,
-        usage=_usage(after, concerned) if "usage" in request.POST else None,
+        usage=_usage(name, after, concerned, desk) if "usage" in request.POST else None,
+        may_shadow=desk.may("billing.add_rerating"),
         days=DAYS,
         keeps_batches=before is None or before.batch_bp == after.batch_bp,
         sent=[
@@ -338,10 +337,11 @@ def _compared(request: HttpRequest, desk: Desk, name: str, form: PricesForm, aft
     return render(request, "operate/price_compare.html", context)
 
 
-def _usage(after: CardPrices, concerned: Mapping[str, Any]) -> dict[str, Any]:
-    last = timezone.now().date()
+def _usage(name: str, after: CardPrices, concerned: Mapping[str, Any], desk: Desk) -> dict[str, Any]:
+    """Return the what-if of the last days at these prices, as far as it is."""
     names = [*(model for model, _ in concerned["models"]), *concerned["adapters"]]
-    found = repriced(after, names, last - timedelta(days=DAYS - 1), last)
-    difference = found.would_be - found.charge
-    part = f"{difference / found.charge:+.1%}" if found.charge else ""
-    return {"found": found, "difference": difference, "part": part}
+    if not names:
+        return {}
+    found = brief(name, after, names, str(desk.user))
+    part = f"{found.difference / found.before:+.1%}" if found.before else ""
+    return {"found": found, "difference": found.difference, "part": part}

@@ -103,6 +103,8 @@ class RequestUsage(msgspec.Struct, kw_only=True):
     revision: int | UnsetType = UNSET
     rate_card_version: str | UnsetType = UNSET
     multiplier_bp: int | UnsetType = UNSET
+    refunded: str | UnsetType = UNSET
+    refunded_micro: int | UnsetType = UNSET
     bill: list[BillLine] | UnsetType = UNSET
     route: dict[str, Any]
     project: str

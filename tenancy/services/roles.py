@@ -26,6 +26,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "billing.add_planversion",
         "billing.add_ratecard",
         "billing.add_ratecardversion",
+        "billing.add_rerating",
     ),
     "admin": APPS,
 }
