@@ -246,6 +246,9 @@ class _Chunk:
     def _rate(self, one: _Line, classes: dict[str, int], pricing: _Pricing) -> None:
         own = pricing.own(one)
         card, multiplier = pricing.of(one)
+        if card is None:
+            self._left += 1
+            return
         price, before = rating.charge(classes, card, multiplier), one.charge + one.refunded
         after = price - still_refunded(price, one.charge, one.refunded)
         self._counted += 1
@@ -292,8 +295,8 @@ class _Pricing:
         """Return the prices that the request has."""
         return self._own.get(one.card_version)
 
-    def of(self, one: _Line) -> tuple[CardPrices, int]:
-        """Return the card and the multiplier that the request gets."""
+    def of(self, one: _Line) -> tuple[CardPrices | None, int]:
+        """Return the prices and the multiplier that the request gets; None where those that it had aren't known."""
         own, multiplier = self.own(one), one.multiplier_bp
         was, then = self._run.multiplier_was, self._run.multiplier_bp
         if was is not None and then is not None:
@@ -301,10 +304,7 @@ class _Pricing:
                 multiplier = then
             elif own is not None and multiplier == rating.batch_multiplier(was, own):  # the line of a batch
                 multiplier = rating.batch_multiplier(then, own)
-        card = self._fixed or self._in_force(one) or own
-        if card is None:
-            raise LookupError(f"request {one.request}: its card version {one.card_version} isn't there")
-        return card, multiplier
+        return self._fixed or self._in_force(one) or own, multiplier
 
     def _in_force(self, one: _Line) -> CardPrices | None:
         """Return the prices of the model's card when the request began, None where there were none."""

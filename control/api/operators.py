@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
@@ -108,7 +109,7 @@ class RefundView(OperatorView):
             given = refund_request(
                 request=pk,
                 amount=wanted["amount_micro"],
-                key=f"api:{key[:100]}",
+                key=f"api:{sha256(key.encode()).hexdigest()}",
                 actor=str(request.user)[:120],
                 reason=wanted["reason"],
             )
