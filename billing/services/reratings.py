@@ -156,6 +156,8 @@ def turn() -> bool:
 
 def step(run: Rerating, size: int | None = None) -> bool:
     """Do the run's next chunk, and return whether there was one; of several that do it at a time, one does."""
+    if run.ended_at is not None:
+        return False
     size = size or (CHUNK if run.commit else CHUNK_OF_WHAT_IFS)
     now = clock.now()
     until, bound = _reach(run, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 from django_scopes import scopes_disabled
@@ -12,7 +13,7 @@ from django_scopes import scopes_disabled
 from base.units import MICRO
 from billing.models import RateCardVersion, Rerating, Wallet
 from billing.services import reratings
-from tenancy.models import AuditEvent
+from tenancy.models import AuditEvent, User
 from tests.billing.requests import last, publish, ran
 from tests.billing.writer.world import make_wallet
 from tests.control.operate.test_models import fake, operator, signed_in, text_of
@@ -38,7 +39,7 @@ def requests(operator):
 
 
 def asked(**more):
-    right = RateCardVersion.objects.order_by("effective_from").first()
+    right = RateCardVersion.objects.filter(card__name="small").order_by("effective_from").first()
     return {"by": str(right.pk), "since": f"{timezone.now() - timedelta(days=2):%Y-%m-%dT%H:%M}", **more}
 
 
@@ -115,7 +116,7 @@ def test_a_request_is_refunded_with_its_reason_for_both_to_see(operator, request
 
 def test_the_same_by_the_api(operator, requests):
     _, made = requests
-    right = str(RateCardVersion.objects.order_by("effective_from").first().pk)
+    right = str(RateCardVersion.objects.filter(card__name="small").order_by("effective_from").first().pk)
     body = {"since": (timezone.now() - timedelta(days=2)).isoformat(), "version": right}
     begun = operator.post(f"{API}reratings/", body, content_type="application/json")
     assert begun.status_code == 201
@@ -149,4 +150,9 @@ def test_the_same_by_the_api(operator, requests):
     viewer = signed_in("v@example.com", "viewer")
     assert viewer.get(run).status_code == 200
     assert viewer.post(refund, said, content_type="application/json").status_code == 403
+    member = Client()
+    member.force_login(User.objects.create_user("m@example.com"), backend="django.contrib.auth.backends.ModelBackend")
+    for client in (member, Client()):
+        assert client.get(run).status_code in {401, 403}
+        assert client.post(refund, said, content_type="application/json").status_code in {401, 403}
     assert Wallet.objects.get(pk=requests[0].pk).posted == 100_000 - 400 - 420 - 420
