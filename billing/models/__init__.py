@@ -1,7 +1,7 @@
 """The tables of credit. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
 
 from billing.models.budgets import Budget
-from billing.models.cards import Rate, RateCard, RateCardVersion
+from billing.models.cards import Rate, RateCard, RateCardVersion, prices_of
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
@@ -30,4 +30,5 @@ __all__ = [
     "UsageRecord",
     "UsageRollup",
     "Wallet",
+    "prices_of",
 ]

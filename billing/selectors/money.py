@@ -12,9 +12,8 @@ from django.db.models import Count, F, Q, Sum
 from base import clock
 from billing import rating
 from billing.codes import Code
-from billing.models import CreditGrant, LedgerTransfer, Subscription, UsageRecord, UsageRollup
+from billing.models import CreditGrant, LedgerTransfer, Subscription, UsageRecord, UsageRollup, prices_of
 from billing.rating import CLASSES
-from billing.selectors.prices import prices_of
 
 LOW = 10
 """Per cent of its grants below which a tenant is low."""

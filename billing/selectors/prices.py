@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -27,13 +27,6 @@ def prices_at(moment: datetime) -> dict[str, CardPrices]:
         version.card.name: CardPrices.build(version.pk, version.request_fee, rates[version.pk], version.batch_bp)
         for version in versions
     }
-
-
-def prices_of(versions: Iterable[UUID]) -> dict[UUID, CardPrices]:
-    """Return the prices of these versions, those that there are."""
-    found = list(RateCardVersion.objects.filter(pk__in=set(versions)))
-    rates = _rates_of(found)
-    return {one.pk: CardPrices.build(one.pk, one.request_fee, rates[one.pk], one.batch_bp) for one in found}
 
 
 def _rates_of(versions: list[RateCardVersion]) -> Mapping[UUID, list[tuple[int, str, int]]]:

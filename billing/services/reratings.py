@@ -22,9 +22,8 @@ from base import clock
 from base.ids import day_of, first_at, moment_of
 from base.sql import load
 from billing import rating
-from billing.models import Hold, RateCardVersion, Rerating, UsageRecord, UsageRollup
+from billing.models import Hold, RateCardVersion, Rerating, UsageRecord, UsageRollup, prices_of
 from billing.rating import CLASSES, CardPrices
-from billing.selectors.prices import prices_of
 from billing.services.errors import RerateError
 from billing.writer.apply import apply_now
 from billing.writer.corrections import still_refunded
@@ -134,12 +133,18 @@ def shadow_of(what_if: Rerating, *, asked_by: str) -> Rerating:
 
 def terms_of(run: Rerating) -> Terms:
     """Return what a run rates anew, and how."""
-    is_other = run.multiplier_was is not None and run.multiplier_bp is not None
+    was, then = run.multiplier_was, run.multiplier_bp
     return Terms(
-        since=run.since, until=run.until, tenants=[UUID(one) for one in run.tenants], models=run.model_names,
-        card=run.card, version=run.version, prices=None if run.prices is None else _restored(run), cards=run.cards,
-        multiplier=(run.multiplier_was, run.multiplier_bp) if is_other else None,  # type: ignore[arg-type]
-    )  # fmt: skip
+        since=run.since,
+        until=run.until,
+        tenants=[UUID(one) for one in run.tenants],
+        models=run.model_names,
+        card=run.card,
+        version=run.version,
+        prices=None if run.prices is None else _restored(run),
+        cards=run.cards,
+        multiplier=None if was is None or then is None else (was, then),
+    )
 
 
 def stop(run: Rerating) -> bool:

@@ -96,7 +96,7 @@ def _correct(op: TrueUp | Refund | Rerate, charge: int, refunded: int, view: Vie
     for number, (direction, amount, grant) in enumerate(parts):
         debit, credit = direction.value
         source = grant.id if grant else None
-        key = None
+        key: str | None = None
         if isinstance(op, Refund):
             key = f"{op.key}:{number}" if number else op.key
         order = record.corrected + number

@@ -69,7 +69,7 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
         return {"type": "apiKey", "in": "cookie", "name": "sluice_session", "description": "A signed-in member."}
 
 
-class OperatorSessionScheme(SessionScheme):
+class OperatorSessionScheme(SessionScheme):  # type: ignore[no-untyped-call] # its registration is untyped
     """How the schema describes an operator's session."""
 
     target_class = OperatorSessionAuthentication

@@ -28,14 +28,16 @@ from control.api.parsers import KnownFields
 from control.api.permissions import IsOperator
 from control.api.throttles import AddressThrottle
 from control.api.wallet import AmountSerializer
-from control.operate.reratings import MAY_ASK, MAY_DO, MAY_SEE, cards_of_models
 from gateway.durable.replays import key_reused
 from gateway.errors.refusal import Refusal
 from gateway.http.durable import check_key
+from routing.services.catalogue import cards_of_models
 from tenancy.audit.trail import record
 from tenancy.models import Tenant
 
 MOST = 100
+MAY_SEE = ["billing.view_ratecard", "billing.view_usagerecord"]
+MAY_ASK, MAY_DO = "billing.add_rerating", "billing.add_ledgertransfer"
 
 
 class OperatorView(GenericAPIView[Any]):
@@ -219,7 +221,7 @@ class NewReratingSerializer(KnownFields):
 class ReratingsView(OperatorView):
     """The runs."""
 
-    needs = {"GET": [MAY_SEE, "billing.view_usagerecord"], "POST": [MAY_SEE, MAY_ASK]}
+    needs = {"GET": MAY_SEE, "POST": [*MAY_SEE, MAY_ASK]}
     serializer_class = NewReratingSerializer
 
     @extend_schema(
@@ -249,7 +251,7 @@ class ReratingsView(OperatorView):
 class ReratingView(OperatorView):
     """One run."""
 
-    needs = {"GET": [MAY_SEE, "billing.view_usagerecord"]}
+    needs = {"GET": MAY_SEE}
     serializer_class = WholeReratingSerializer
 
     @extend_schema(operation_id="operator_reratings_retrieve", summary="Show a re-rating")
@@ -267,7 +269,7 @@ class CommitSerializer(KnownFields):
 class CommitView(OperatorView):
     """A what-if done for real."""
 
-    needs = {"POST": [MAY_SEE, MAY_DO]}
+    needs = {"POST": [*MAY_SEE, MAY_DO]}
     serializer_class = CommitSerializer
 
     @extend_schema(
@@ -288,7 +290,7 @@ class CommitView(OperatorView):
 class StopView(OperatorView):
     """The end of a run."""
 
-    needs = {"POST": [MAY_SEE, MAY_DO]}
+    needs = {"POST": [*MAY_SEE, MAY_DO]}
     serializer_class = ReratingSerializer
 
     @extend_schema(operation_id="operator_reratings_stop", summary="Stop a re-rating", request=None)

@@ -27,11 +27,12 @@ from billing.services.errors import RerateError
 from control.operate.asks import Ask, answered, bound
 from control.operate.base import Desk, address_of, operator_page
 from control.operate.fields import OperatorForm
-from control.operate.model_states import Traffic, card_of, cost_of, margin
+from control.operate.model_states import Traffic, cost_of, margin
 from control.operate.words import CLASS_WORDS
 from control.screens.forms import TypedForm
 from control.screens.tables import Cell, Column, Row, State, Table
 from routing.models import PublicModel
+from routing.services.catalogue import cards_of_models
 from tenancy.audit.trail import record
 from tenancy.models import Tenant
 
@@ -285,12 +286,6 @@ class WhatIfForm(OperatorForm):
         )
 
 
-def cards_of_models() -> dict[str, str]:
-    """Return the name of the price list of each model that has one, or whose base has."""
-    rows = PublicModel.objects.select_related("adapter__base")
-    return {model.name: card for model in rows if (card := card_of(model))}
-
-
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_page(MAY_SEE, MAY_ASK)
 def new(request: HttpRequest, desk: Desk) -> HttpResponse:
@@ -334,8 +329,6 @@ class CommitForm(TypedForm):
     """Why requests are charged by other prices."""
 
     reason = forms.CharField(max_length=200, help_text="Stands in the ledger, which the tenants read too.")
-
-    field_order = ["reason", "typed"]
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

@@ -215,7 +215,9 @@ def _credit(transfer: LedgerTransfer, amount: int, **_: Any) -> None:
     """Record changes of credit that people make; those of plans and requests are in the ledger only."""
     if transfer.actor == "sluice":
         return
-    wallet = transfer.credit.wallet or transfer.debit.wallet or (transfer.grant and transfer.grant.wallet)
+    wallet = transfer.credit.wallet or transfer.debit.wallet
+    if wallet is None and transfer.grant is not None:  # a refund of what has ended, which goes to breakage
+        wallet = transfer.grant.wallet
     grant = transfer.grant_id if transfer.amount == abs(amount) else None  # None: several, as the ledger has them
     after = {"credits_micro": amount, "reason": transfer.reason, "grant": grant}
     if transfer.code == LedgerTransfer.Code.REFUND and transfer.grant is not None:

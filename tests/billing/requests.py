@@ -10,8 +10,7 @@ from base import clock
 from base.ids import uuid7
 from base.units import MICRO
 from billing import rating
-from billing.models import UsageRecord
-from billing.selectors.prices import prices_of
+from billing.models import UsageRecord, prices_of
 from billing.services import cards
 from billing.writer.apply import apply_now
 from billing.writer.operations import Settle, Settled

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -13,7 +14,7 @@ from billing.models import RateCardVersion, Rerating
 from billing.selectors.reratings import differences
 from billing.services import reratings
 from billing.services.errors import RerateError
-from control.operate.reratings import cards_of_models
+from routing.services.catalogue import cards_of_models
 from tenancy.models import Tenant
 
 
@@ -46,7 +47,7 @@ class Command(BaseCommand):
         parser.add_argument("--model", action="append", default=[], metavar="NAME", help="only for this model")
         prices = parser.add_mutually_exclusive_group()
         prices.add_argument("--card", metavar="NAME", help="by the last published version of this price list")
-        prices.add_argument("--card-version", metavar="ID", help="by this published version")
+        prices.add_argument("--card-version", type=UUID, metavar="ID", help="by this published version")
         prices.add_argument("--by-model", action="store_true", help="by each model's own price list as of the request")
         parser.add_argument(
             "--multiplier", nargs=2, type=_basis_points, metavar=("WAS", "NEW"), help="of those that had WAS, as 1 0.8"
@@ -98,7 +99,10 @@ class Command(BaseCommand):
     def _version(self, options: dict[str, Any]) -> RateCardVersion | None:
         rows = RateCardVersion.objects.filter(published_at__isnull=False).select_related("card")
         if options["card_version"]:
-            return rows.get(pk=options["card_version"])
+            version = rows.filter(pk=options["card_version"]).first()
+            if version is None:
+                raise CommandError(f"--card-version: {options['card_version']} is no published version")
+            return version
         if not options["card"]:
             return None
         found = rows.filter(card__name=options["card"]).order_by("-effective_from").first()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -156,3 +158,28 @@ def test_the_same_by_the_api(operator, requests):
         assert client.get(run).status_code in {401, 403}
         assert client.post(refund, said, content_type="application/json").status_code in {401, 403}
     assert Wallet.objects.get(pk=requests[0].pk).posted == 100_000 - 400 - 420 - 420
+
+
+def test_the_same_by_the_commands(requests, capsys):
+    wallet, made = requests
+    right = str(RateCardVersion.objects.filter(card__name="small").order_by("effective_from").first().pk)
+    since = (timezone.now() - timedelta(days=2)).isoformat()
+    rerate = partial(call_command, "rerate", f"--since={since}", f"--card-version={right}")
+    rerate("--tenant", wallet.tenant.slug, "--model", "small")
+    assert "3 requests, 3 at another price, 0 estimates left: 0.00252 → 0.00126 credits" in capsys.readouterr().out
+    assert last(made[0]).revision == 0
+    with pytest.raises(CommandError, match=r"^reason: "):
+        rerate("--commit")
+    with pytest.raises(CommandError, match=r"no tenant 'nobody'"):
+        rerate("--tenant", "nobody")
+    rerate("--commit", "--reason", "wrong list")
+    assert "model small: 0.00252 → 0.00126" in capsys.readouterr().out
+    assert [last(one).charge for one in made] == [420] * 3
+    refund = partial(call_command, "refund", f"chatcmpl-{made[0].hex}", "--reason", "r")
+    for _ in range(2):
+        refund("--amount", "0.0001")
+    assert last(made[0]).charge == 320
+    with pytest.raises(CommandError, match="was used before"):
+        refund("--amount", "0.0002")
+    with pytest.raises(CommandError, match=r"^request: "):
+        call_command("refund", "nonsense", "--reason", "r")
