@@ -91,7 +91,7 @@ def test_the_refunds_of_the_example(wallet, charged):
 
 def test_the_re_rating_of_the_example():
     before, after = (
-        rating.charge({"input": 1_001}, cards.resolved({0: {"input": rate * MICRO, "output": 0}}), 10_000)
+        rating.charge({"input": 1_001}, cards.resolved({0: {"input": rate * MICRO, "output": 0}}, 0), 10_000)
         for rate in (3, 2)
     )
     assert f"{format_credits(before)} credits each" in TEXT

@@ -297,7 +297,7 @@ def test_two_processes_do_each_request_once():
 
 def test_what_cant_be_is_refused_by_its_field():
     version = RateCardVersion.objects.get(pk=publish("m").id)
-    prices = cards.resolved(RATES)
+    prices = cards.resolved(RATES, 0)
     now = clock.now()
     for terms, commit, field in (
         ({}, False, "version"),
