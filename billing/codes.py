@@ -16,3 +16,5 @@ class Code(IntegerChoices):
     ADJUSTMENT = 6
     OVERDRAFT_REPAID = 7
     REFUND = 8
+    REQUEST_REFUND = 9
+    RERATING = 10

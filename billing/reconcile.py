@@ -101,9 +101,18 @@ def _wrong_charges(connection: BaseDatabaseWrapper, since: datetime | None) -> I
     if since is not None:
         records = records.filter(settled_at__gte=since)
     # Plain tuples: as model instances a million records take three times as long.
-    columns = ("request", "charge", "card_version", "formula", "multiplier_bp", *(f"{name}_tokens" for name in CLASSES))
+    columns = (
+        "request",
+        "charge",
+        "refunded",
+        "card_version",
+        "formula",
+        "multiplier_bp",
+        *(f"{name}_tokens" for name in CLASSES),
+    )
     rows = records.values_list(*columns).iterator(chunk_size=10_000)
-    for request, charge, card_version, number, multiplier_bp, *tokens in rows:
+    for request, charged, refunded, card_version, number, multiplier_bp, *tokens in rows:
+        charge = charged + refunded
         card, formula = cards.get(card_version), FORMULAS.get(number)
         if not any(tokens):
             if charge:

@@ -47,11 +47,13 @@ class UsageRecordAdmin(SearchById, ReadOnlyAdmin):
     ordering = ["-day", "-request"]
     fields = [
         "request", "display_tenant", "model", "endpoint", "task", "finish", "display_bill", "display_charge",
-        "display_held", "exact", "waived", "revision", "card_version", "multiplier_bp", "formula", "project", "api_key",
-        "user", "deployment", "display_route", "ttft_ms", "duration_ms", "reserved_at", "settled_at",
+        "display_refunded", "display_held", "exact", "waived", "revision", "rerating", "card_version", "multiplier_bp",
+        "formula", "project", "api_key", "user", "deployment", "display_route", "ttft_ms", "duration_ms", "reserved_at",
+        "settled_at",
     ]  # fmt: skip
     readonly_fields = fields
     display_charge = credits_column("charge", "Credits")
+    display_refunded = credits_column("refunded", "Refunded")
     display_held = credits_column("held", "Held when it ended")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[UsageRecord]:

@@ -1,11 +1,12 @@
 """The tables of credit. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
 
 from billing.models.budgets import Budget
-from billing.models.cards import CostSample, Rate, RateCard, RateCardVersion
+from billing.models.cards import CostSample, Rate, RateCard, RateCardVersion, prices_of
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.payments import PaymentClaim, PaymentEvent, Purchase, Voucher, VoucherBatch, VoucherUse
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
+from billing.models.reratings import Rerating, ReratingSum
 from billing.models.seals import ErasedWords, LedgerSeal, SigningKey, Statement
 from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
@@ -29,6 +30,8 @@ __all__ = [
     "RateCard",
     "RateCardVersion",
     "Reconciliation",
+    "Rerating",
+    "ReratingSum",
     "ScheduledGrant",
     "SigningKey",
     "Statement",
@@ -40,4 +43,5 @@ __all__ = [
     "VoucherBatch",
     "VoucherUse",
     "Wallet",
+    "prices_of",
 ]

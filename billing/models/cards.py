@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable
+from uuid import UUID
+
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from base.ids import uuid7
+from billing.rating import CardPrices
 
 
 class RateCard(models.Model):
@@ -73,6 +78,18 @@ class Rate(models.Model):
 
     def __str__(self) -> str:
         return f"{self.usage_class} {self.rate}"
+
+
+def prices_of(versions: Iterable[UUID]) -> dict[UUID, CardPrices]:
+    """Return the prices of these versions as plain data, of those that there are."""
+    wanted = set(versions)
+    rates: dict[UUID, list[tuple[int, str, int]]] = defaultdict(list)
+    for rate in Rate.objects.filter(version__in=wanted):
+        rates[rate.version_id].append((rate.tier_min_context, rate.usage_class, rate.rate))
+    return {
+        one.pk: CardPrices.build(one.pk, one.request_fee, rates[one.pk], one.batch_bp)
+        for one in RateCardVersion.objects.filter(pk__in=wanted)
+    }
 
 
 class CostSample(models.Model):

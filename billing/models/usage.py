@@ -68,10 +68,12 @@ class UsageRecordQuerySet(models.QuerySet["UsageRecord"]):
 
 
 class UsageRecord(models.Model):
-    """The usage and charge of one request; a trigger refuses changes: a correction is the next `revision`.
+    """The usage and charge of one request; a trigger refuses changes: a correction (true-up, refund, re-rating) is the
+    next `revision`.
 
-    `charge` is the whole charge as of this revision. `formula` names the arithmetic, so that `charge` can be
-    recomputed at any time from tokens, card version and multiplier. A release leaves a record with charge 0.
+    `charge` is the whole charge as of this revision: its price less what is `refunded` of it. `formula` names the
+    arithmetic, so that the price can be recomputed at any time from tokens, card version and multiplier. A release
+    leaves a record with charge 0.
     The record of revision 0 has the request's own id. One without `budget` is of earlier code, and counts in the budget
     that its key had when its hold was made.
     """
@@ -102,6 +104,8 @@ class UsageRecord(models.Model):
     multiplier_bp = models.IntegerField(default=10_000)
     formula = models.SmallIntegerField(default=1)
     charge = models.BigIntegerField()
+    refunded = models.BigIntegerField(db_default=0, help_text="µcr of its price that were given back.")
+    rerating = models.UUIDField(null=True, blank=True, help_text="The last run that re-rated it.")
     held = models.BigIntegerField(help_text="µcr that the hold had when it was closed.")
     exact = models.BooleanField(default=True)
     waived = models.BooleanField(default=False, help_text="We broke it and delivered nothing, so it cost nothing.")
@@ -128,6 +132,11 @@ class UsageRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.request} r{self.revision}"
+
+    @property
+    def price(self) -> int:
+        """The µcr that its tokens cost, refunded or not."""
+        return self.charge + self.refunded
 
     @property
     def completion_tokens(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -13,8 +12,8 @@ from django.db.models import Count, F, Q, Sum
 from base import clock
 from billing import rating
 from billing.codes import Code
-from billing.models import CreditGrant, LedgerTransfer, Rate, RateCardVersion, Subscription, UsageRecord, UsageRollup
-from billing.rating import CLASSES, CardPrices
+from billing.models import CreditGrant, LedgerTransfer, Subscription, UsageRecord, UsageRollup, prices_of
+from billing.rating import CLASSES
 
 LOW = 10
 """Per cent of its grants below which a tenant is low."""
@@ -75,23 +74,13 @@ def waived(first: date, last: date) -> Waived:
     rows = UsageRecord.objects.filter(waived=True, day__gte=first, day__lte=last)
     columns = ("card_version", "multiplier_bp", *(f"{name}_tokens" for name in CLASSES))
     newest = list(rows.order_by("-day", "-request").values_list(*columns)[:MOST_WAIVED])
-    cards = _cards({row[0] for row in newest})
+    cards = prices_of(row[0] for row in newest)
     foregone = sum(
         rating.charge(dict(zip(CLASSES, tokens, strict=True)), cards[card], multiplier)
         for card, multiplier, *tokens in newest
         if card in cards
     )
     return Waived(len(newest) if len(newest) < MOST_WAIVED else rows.count(), foregone)
-
-
-def _cards(versions: set[UUID]) -> dict[UUID, CardPrices]:
-    rates: dict[UUID, list[tuple[int, str, int]]] = defaultdict(list)
-    for rate in Rate.objects.filter(version__in=versions):
-        rates[rate.version_id].append((rate.tier_min_context, rate.usage_class, rate.rate))
-    return {
-        one.pk: CardPrices.build(one.pk, one.request_fee, rates[one.pk], one.batch_bp)
-        for one in RateCardVersion.objects.filter(pk__in=rates)
-    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ def prices_change_at(moment: datetime) -> datetime | None:
 class BillLine:
     """The cost of one usage class of a request: `rate` in µcr per million tokens as listed, `amount` in µcr.
 
-    The class ``request`` is the fee of a request that ran; it has no tokens and no rate.
+    The class ``request`` is the fee of a request that ran, and ``refund`` what was given back of it, below zero; they
+    have no tokens and no rate.
     """
 
     usage_class: str
@@ -59,17 +60,18 @@ class BillLine:
 def bill_of(record: UsageRecord) -> list[BillLine]:
     """Return the lines of a request's charge by its own card version; their amounts add up to the charge exactly.
 
-    Classes without tokens have none, and so has a request that was charged nothing.
+    Classes without tokens have none, and so has a request that cost nothing.
     """
     version = RateCardVersion.objects.filter(pk=record.card_version).first()
     classes = {name: tokens for name in CLASSES if (tokens := getattr(record, f"{name}_tokens"))}
-    if version is None or not classes or not record.charge:
+    if version is None or not classes or not record.price:
         return []
     rates = Rate.objects.filter(version=version).values_list("tier_min_context", "usage_class", "rate")
     card = CardPrices.build(version.pk, version.request_fee, rates)
     listed = card.rates_for(context_of(classes))
     parts = shares(classes, card, record.multiplier_bp)
-    return [BillLine(name, classes.get(name, 0), listed.get(name, 0), part) for name, part in parts.items()]
+    lines = [BillLine(name, classes.get(name, 0), listed.get(name, 0), part) for name, part in parts.items()]
+    return [*lines, BillLine("refund", 0, 0, -record.refunded)] if record.refunded else lines
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
-"""Changes of credit other than by requests: grants, voids, refunds, adjustments.
+"""Changes of credit that people make: grants, voids, adjustments, refunds of grants and of requests.
 
 Each locks the wallet, answers a key that was used before, and has the writer decide the rest, as it does for requests.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from datetime import datetime
 from uuid import UUID
@@ -13,12 +14,13 @@ from django.db import transaction
 from django.db.models import Q
 from django.dispatch import Signal
 
+from base.ids import day_of
 from billing.codes import Code
-from billing.models import CreditGrant, LedgerTransfer, ScheduledGrant, Wallet
-from billing.services.errors import InsufficientCreditError, KeyReusedError
+from billing.models import CreditGrant, LedgerTransfer, ScheduledGrant, UsageRecord, Wallet
+from billing.services.errors import InsufficientCreditError, KeyReusedError, RefundError
 from billing.services.wallets import account_of, lock
 from billing.writer.apply import apply_now
-from billing.writer.operations import Adjust, ExpireGrants, Grant, Moved, Refused, Void
+from billing.writer.operations import Adjust, ExpireGrants, Grant, Moved, Refund, Refused, Void
 
 credit_changed = Signal()
 """Sent within the transaction of a change: `transfer` is the one with its key, and `amount` the µcr that came in (below
@@ -200,9 +202,48 @@ def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -
     _announce(key, amount)
 
 
-def _moved(op: Void | Adjust) -> int:
-    """Apply it, and return how many µcr came in or were taken out; InsufficientCreditError where too few are free."""
+@transaction.atomic
+def refund_request(*, request: UUID, key: str, actor: str, reason: str, amount: int | None = None) -> int:
+    """Give back `amount` µcr of what a request was charged, None for all that is left, and return how many that were.
+
+    They go to the grants that paid it, the last first; what came from one that has ended goes to breakage. Repeating it
+    with the same `key` returns the same sum. Raises ValueError that names the field for what can't be, RefundError
+    where less was charged, KeyReusedError when `key` made another change.
+    """
+    if not reason.strip():
+        raise ValueError("reason: a refund needs one")
+    record = _last_record(request)
+    if record is None:
+        raise ValueError("request: there is no such usage record; a request that runs is settled first")
+    lock(record.wallet)
+    if _transfer_of(key) is not None:
+        before = sum(one.amount for one in _parts_of(key) if one.request == request)
+        if not before or amount not in (None, before):
+            raise KeyReusedError(key)
+        return before
+    record = _last_record(request)  # as it is under the lock
+    assert record is not None, "records stay"
+    wanted = record.charge if amount is None else amount
+    if amount is not None and amount <= 0:
+        raise ValueError("amount: must be above zero")
+    if not wanted:
+        raise RefundError(0, 0)
+    taken = _moved(Refund(request=request, wallet=record.wallet, amount=wanted, key=key, actor=actor, reason=reason))
+    _announce(key, taken)
+    return taken
+
+
+def _last_record(request: UUID) -> UsageRecord | None:
+    return UsageRecord.objects.filter(day=day_of(request), request=request).order_by("-revision").first()
+
+
+def _moved(op: Void | Adjust | Refund) -> int:
+    """Apply it, and return how many µcr came in or were taken out; InsufficientCreditError where too few are free,
+    RefundError where too few were charged.
+    """
     [answer] = apply_now([op])
+    if isinstance(answer, Refused) and isinstance(op, Refund):
+        raise RefundError(op.amount, answer.available)
     if isinstance(answer, Refused) and isinstance(op, Adjust):
         raise InsufficientCreditError(-op.amount, answer.available)
     assert isinstance(answer, Moved), answer
@@ -243,6 +284,16 @@ def _adjusted_by(key: str, wallet: Wallet) -> int:
         for one in found
         if one.key == (f"{key}:{one.order}" if one.order else key) and account.pk in (one.credit_id, one.debit_id)
     )
+
+
+def _parts_of(key: str) -> list[LedgerTransfer]:
+    """Return the transfers of the refund of a request that has the key: the first has the key itself, the others
+    ``key:1`` and so on, one after the other.
+    """
+    named = LedgerTransfer.objects.filter(Q(key=key) | Q(key__startswith=f"{key}:"), code=Code.REQUEST_REFUND)
+    found = {one.key: one for one in named}
+    keys = itertools.chain([key], (f"{key}:{number}" for number in itertools.count(1)))
+    return list(map(found.__getitem__, itertools.takewhile(found.__contains__, keys)))
 
 
 def _transfer_of(key: str) -> LedgerTransfer | None:

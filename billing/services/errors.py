@@ -36,6 +36,19 @@ class InsufficientCreditError(CreditError):
         self.available = available
 
 
+class RefundError(CreditError):
+    """A request was charged less than should be given back."""
+
+    def __init__(self, wanted: int, left: int) -> None:
+        super().__init__(f"amount: {format_credits(left)} credits are left of what the request was charged")
+        self.wanted = wanted
+        self.left = left
+
+
+class RerateError(CreditError):
+    """A re-rating can't be asked for like this; the message names the field."""
+
+
 class CardError(CreditError):
     """A rate card's version would be wrong; the message names the field."""
 

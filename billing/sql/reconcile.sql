@@ -54,7 +54,7 @@ SELECT id, 'remaining ' || remaining || ', transfers ' || moved FROM (
     ) AS sums ON sums.grant_id = g.id
 ) AS rests WHERE remaining <> moved
 
--- Codes 2 and 3 are charge and true-up; a true-up in the customer's favour credits the wallet.
+-- Codes 2, 3, 9 and 10 are charge, true-up, refund and re-rating; one in the customer's favour credits the wallet.
 -- name: usage_charge
 SELECT request, 'charge ' || charge || ', transfers ' || moved FROM (
     SELECT r.request, r.charge, coalesce(sums.moved, 0) AS moved
@@ -62,7 +62,7 @@ SELECT request, 'charge ' || charge || ', transfers ' || moved FROM (
     LEFT JOIN (
         SELECT t.request, sum(CASE WHEN d.kind = 'wallet' THEN t.amount ELSE -t.amount END) AS moved
         FROM billing_ledgertransfer t JOIN billing_ledgeraccount d ON d.id = t.debit_id
-        WHERE t.request IS NOT NULL AND t.code IN (2, 3) GROUP BY t.request
+        WHERE t.request IS NOT NULL AND t.code IN (2, 3, 9, 10) GROUP BY t.request
     ) AS sums ON sums.request = r.request
     WHERE NOT EXISTS (
         SELECT 1 FROM billing_usagerecord later
@@ -71,19 +71,32 @@ SELECT request, 'charge ' || charge || ', transfers ' || moved FROM (
 
 -- name: charge_without_usage
 SELECT t.request, 'charged ' || sum(t.amount) || ' without a usage record' FROM billing_ledgertransfer t
-WHERE t.code IN (2, 3) AND NOT EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.request = t.request)
+WHERE t.code IN (2, 3, 9, 10) AND NOT EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.request = t.request)
 GROUP BY t.request
 
 -- name: usage_while_held
 SELECT h.id, 'the request is closed and still holds credit' FROM billing_hold h
 WHERE EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.request = h.id)
 
--- Only an estimate is ever corrected, and only by the revision after it.
--- name: revision_without_estimate
-SELECT r.request, 'revision ' || r.revision || ' corrects no estimate' FROM billing_usagerecord r
+-- A revision follows the one before it, and corrects an estimate, refunds more or was made by another re-rating.
+-- name: revision_without_reason
+SELECT r.request, 'revision ' || r.revision || ' corrects no estimate, and neither refunds nor re-rates'
+FROM billing_usagerecord r
 WHERE r.revision > 0 AND NOT EXISTS (
     SELECT 1 FROM billing_usagerecord before
-    WHERE before.day = r.day AND before.request = r.request AND before.revision = r.revision - 1 AND NOT before.exact)
+    WHERE before.day = r.day AND before.request = r.request AND before.revision = r.revision - 1
+        AND (NOT before.exact OR r.refunded > before.refunded
+            OR (r.rerating IS NOT NULL AND (before.rerating IS NULL OR before.rerating <> r.rerating))))
+
+-- name: refund_without_transfer
+SELECT request, 'refunded ' || refunded || ', of which the refunds'' transfers have ' || moved FROM (
+    SELECT r.request, r.refunded, coalesce(sum(t.amount), 0) AS moved
+    FROM billing_usagerecord r LEFT JOIN billing_ledgertransfer t ON t.request = r.request AND t.code = 9
+    WHERE r.refunded <> 0 AND NOT EXISTS (
+        SELECT 1 FROM billing_usagerecord later
+        WHERE later.day = r.day AND later.request = r.request AND later.revision > r.revision)
+    GROUP BY r.request, r.refunded
+) AS refunds WHERE moved = 0 OR refunded < 0
 
 -- What counts in a budget is what was charged for requests that were held under it, and each correction when it was
 -- made; what one gives back counts in a day or month only if the request began in it. Earlier code, whose records have
@@ -128,7 +141,7 @@ JOIN billing_usagerecord r ON r.request = t.request AND r.revision = 0
 LEFT JOIN billing_ledgeraccount d ON d.id = t.debit_id
 LEFT JOIN billing_ledgeraccount c ON c.id = t.credit_id
 LEFT JOIN billing_creditgrant g ON g.id = t.grant_id
-WHERE t.code IN (2, 3) AND (coalesce(d.wallet_id, c.wallet_id) <> r.wallet OR g.wallet_id <> r.wallet)
+WHERE t.code IN (2, 3, 9, 10) AND (coalesce(d.wallet_id, c.wallet_id) <> r.wallet OR g.wallet_id <> r.wallet)
 
 -- Sums that pages, exports and the costs API show. Those of which events tell that are still in the outbox are left out.
 -- name: rollup_sums

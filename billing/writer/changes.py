@@ -11,7 +11,7 @@ import msgspec
 
 from billing.codes import Code
 from billing.rating import CLASSES
-from billing.writer.operations import Release, Repin, Reserve, Settle, TrueUp
+from billing.writer.operations import Refund, Release, Repin, Rerate, Reserve, Settle, TrueUp
 from billing.writer.view import BudgetRow, GrantRow, WalletRow
 
 
@@ -64,10 +64,12 @@ class NewGrant(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """The next revision of a usage record."""
+    """The next revision of a usage record: what is charged by it, and how much of the price is refunded."""
 
-    operation: TrueUp
+    operation: TrueUp | Refund | Rerate
     revision: int
+    charge: int
+    refunded: int
 
 
 @dataclass(slots=True)

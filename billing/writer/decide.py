@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from billing.writer.changes import Burn, Changes, Closing, counted
+from billing.writer.corrections import refund, rerate, true_up
 from billing.writer.grants import adjust, burnable, give, note_next_changes, roll, void
 from billing.writer.operations import (
     Adjust,
@@ -23,11 +24,13 @@ from billing.writer.operations import (
     Held,
     Locked,
     Operation,
+    Refund,
     Refused,
     Release,
     Renew,
     Renewed,
     Repin,
+    Rerate,
     Reserve,
     Settle,
     Settled,
@@ -35,7 +38,6 @@ from billing.writer.operations import (
     TrueUp,
     Void,
 )
-from billing.writer.trueup import true_up
 from billing.writer.view import HELD, BudgetRow, HoldRow, View, WalletRow
 
 LONGEST = {"endpoint": 40, "task": 40, "end_user": 64, "kept": 32}
@@ -223,6 +225,8 @@ _RULES: dict[type[Operation], Callable[[Any, View, Changes], Answer]] = {
     Settle: _settle,
     Release: _release,
     TrueUp: true_up,
+    Refund: refund,
+    Rerate: rerate,
     ExpireGrants: _expire,
     Grant: give,
     Void: void,

@@ -84,6 +84,8 @@ class KnownWallets:
                 known.grants = None  # some have ended
             elif row.id in burning:
                 known.grants = [grant for grant in view.grants.get(row.id, ()) if grant.remaining]
+            elif row.id in view.grants:
+                known.grants = None  # a correction changed them
         for hold in view.holds.values():
             if hold.wallet in view.wallets:
                 self._wallets[hold.wallet].holds[hold.id] = hold

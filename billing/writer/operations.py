@@ -4,7 +4,7 @@ Release. They are structs: a frozen dataclass takes four times as long to make.
 Amounts are µcr. A request's id is also its hold's id. Operations of requests are safe to repeat: a second Reserve or
 Repin of an open hold answers Held with what is held, a second Settle of a settled request answers Settled again when
 the charge is the same, and Stale otherwise; so does a second TrueUp. Grant, Void and Adjust have keys, unique in the
-ledger: `services.credits` answers a key that was used before.
+ledger: `services.credits` answers a key that was used before; so has a Refund.
 """
 
 from __future__ import annotations
@@ -155,6 +155,38 @@ class TrueUp(msgspec.Struct, frozen=True):
     finish: str = ""
 
 
+class Refund(msgspec.Struct, frozen=True, kw_only=True):
+    """Give back `amount` µcr of what a closed request was charged, to where it was taken from, last taken first; or
+    refuse where it was charged less. The record gets its next revision.
+    """
+
+    request: UUID
+    wallet: UUID
+    amount: int
+    key: str
+    actor: str
+    reason: str
+
+
+class Rerate(msgspec.Struct, frozen=True, kw_only=True):
+    """Price a closed request anew: `charge` is what its tokens cost by `card_version` and `multiplier_bp`.
+
+    The record gets its next revision, and the difference is posted as a true-up's is. What was refunded of it stays
+    refunded: all of the new price where that was all, else as much, but no more than the new price. Stale where
+    `revision` isn't its last one any more; a record that `run` re-rated before stays as it is.
+    """
+
+    request: UUID
+    wallet: UUID
+    revision: int
+    charge: int
+    card_version: UUID
+    multiplier_bp: int
+    run: UUID
+    actor: str
+    reason: str
+
+
 class ExpireGrants(msgspec.Struct, frozen=True):
     """Give the wallet its scheduled grants that have begun, post what has expired of its grants to breakage (what open
     holds made before their end may need is kept), and note when its next grant begins or ends.
@@ -209,7 +241,21 @@ class Adjust(msgspec.Struct, frozen=True, kw_only=True):
     grant: UUID = msgspec.field(default_factory=uuid7)
 
 
-Operation = Reserve | Extend | Repin | Renew | Settle | Release | TrueUp | ExpireGrants | Grant | Void | Adjust
+Operation = (
+    Reserve
+    | Extend
+    | Repin
+    | Renew
+    | Settle
+    | Release
+    | TrueUp
+    | Refund
+    | Rerate
+    | ExpireGrants
+    | Grant
+    | Void
+    | Adjust
+)
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -220,10 +266,11 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Reserve, Extend, Repin or Adjust was refused: `limit` says why (``wallet``: too little credit, ``wallet_frozen``,
-    or the limit of a budget: ``day``, ``month``, ``total``), and `available` how many µcr are left there. `freed` is
-    how many there would be under all limits if other requests gave back all that they hold: what fits in that may be
-    asked again, and for what doesn't, `limit` is the one that would still be in the way.
+    """Reserve, Extend, Repin, Adjust or Refund was refused: `limit` says why (``wallet``: too little credit,
+    ``wallet_frozen``, the limit of a budget: ``day``, ``month``, ``total``; ``charge``: what the request is charged),
+    and `available` how many µcr are left there. `freed` is how many there would be under all limits if other requests
+    gave back all that they hold: what fits in that may be asked again, and for what doesn't, `limit` is the one that
+    would still be in the way.
     """
 
     limit: str
@@ -255,7 +302,8 @@ class Settled(msgspec.Struct, frozen=True):
 class Stale(msgspec.Struct, frozen=True):
     """There is no such open hold: it was closed with another charge, or it never was. Nothing was changed.
 
-    To a TrueUp: there is no such estimate, or it was corrected to another charge.
+    To a TrueUp: there is no such estimate, or it was corrected to another charge. To a Refund or a Rerate: there is no
+    such record, or it has another revision by now.
     """
 
 
@@ -268,7 +316,9 @@ class GrantsExpired(msgspec.Struct, frozen=True):
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """`amount` µcr came into the wallet by a Grant or an Adjust, or were taken out by a Void or an Adjust."""
+    """`amount` µcr came into the wallet by a Grant or an Adjust, were taken out by a Void or an Adjust, or were given
+    back by a Refund.
+    """
 
     amount: int
 

@@ -10,15 +10,18 @@ from datetime import UTC, date, datetime
 from uuid import UUID
 
 from base.ids import day_of
+from billing.codes import Code
 from billing.writer.operations import (
     Adjust,
     ExpireGrants,
     Extend,
     Grant,
     Operation,
+    Refund,
     Release,
     Renew,
     Repin,
+    Rerate,
     Reserve,
     Settle,
     TrueUp,
@@ -82,6 +85,9 @@ class BudgetRow:
 
 CREDIT = ExpireGrants | Grant | Void | Adjust
 """Operations on a wallet and its grants, by no request: its open holds and scheduled grants are read for each."""
+
+CORRECTION = TrueUp | Refund | Rerate
+"""Operations on a closed request: its record, the transfers of its charge and all grants of its wallet are read."""
 
 HELD = 0  # Hold.State
 _NEVER = datetime.max.replace(tzinfo=UTC)
@@ -184,7 +190,9 @@ class PostedBurn:
 
 @dataclass(slots=True)
 class RecordRow:
-    """The latest revision of a closed request's usage record, and the transfers of its charge, in order."""
+    """The latest revision of a closed request's usage record, and where its charge stands: `burns` is what it took, in
+    order, less what was given back.
+    """
 
     request: UUID
     wallet: UUID
@@ -193,7 +201,23 @@ class RecordRow:
     is_exact: bool
     reserved_at: datetime
     budget: UUID | None = None
+    refunded: int = 0
+    rerating: UUID | None = None  # the last run that re-rated it
     burns: list[PostedBurn] = field(default_factory=list)
+    corrected: int = 0  # transfers of its corrections so far, which are numbered one after the other
+
+    def book(self, amount: int, grant: UUID | None, code: int) -> None:
+        """Note its next transfer: `amount` µcr taken, or given back where negative: the last taken first."""
+        self.corrected += code != Code.CHARGE
+        if amount > 0:
+            self.burns.append(PostedBurn(amount, grant))
+            return
+        left = -amount
+        while left and self.burns:
+            last = self.burns.pop()
+            if last.amount > left:
+                self.burns.append(PostedBurn(last.amount - left, last.grant))
+            left -= min(left, last.amount)
 
 
 @dataclass(slots=True)
@@ -282,8 +306,8 @@ class Demand:
     wallets: list[UUID]
     holds: list[UUID]
     burning: list[UUID]  # wallets of settles: their grants with credit left are read
-    restoring: list[UUID]  # wallets of true-ups: all of their grants are read
-    closed: list[tuple[UUID, date]]  # requests of true-ups: their records are read
+    restoring: list[UUID]  # wallets of corrections: all of their grants are read
+    closed: list[tuple[UUID, date]]  # requests of corrections: their records are read
 
     @classmethod
     def of(cls, operations: Iterable[Operation]) -> Demand:
@@ -298,7 +322,7 @@ class Demand:
                 holds.update(operation.checkpoints)
                 continue
             wallets.add(operation.wallet)
-            if isinstance(operation, TrueUp):
+            if isinstance(operation, CORRECTION):
                 restoring.add(operation.wallet)
                 closed.add(operation.request)
             elif not isinstance(operation, CREDIT):

@@ -17,7 +17,7 @@ from base.leases import LEASE
 from billing.codes import Code
 from billing.rating import CLASSES, FORMULA
 from billing.writer.changes import Changes, Transfer
-from billing.writer.operations import Settle
+from billing.writer.operations import Rerate, Settle, TrueUp
 
 Row = tuple[Any, ...]
 Write = tuple[str, Row, list[Row]]
@@ -73,12 +73,17 @@ def _usage_records(changes: Changes) -> Iterator[Row]:
 
 
 def _revisions(changes: Changes) -> Iterator[Row]:
-    """Yield the next revisions: id, request, day, revision, charge, six classes, finish ("": unchanged)."""
+    """Yield the next revisions: id, request, day, revision, charge, refunded; then six classes, finish and exact of a
+    true-up, and card, multiplier and run of a re-rating: what is None or "" stays.
+    """
     for correction in changes.corrections:
         op = correction.operation
+        found = [op.classes.get(name, 0) for name in CLASSES] if isinstance(op, TrueUp) else [None] * len(CLASSES)
+        how = (_storable(op.finish), True) if isinstance(op, TrueUp) else ("", None)
+        priced = (op.card_version, op.multiplier_bp, op.run) if isinstance(op, Rerate) else (None, None, None)
         yield (
-            uuid7(), op.request, day_of(op.request), correction.revision, op.charge,
-            *(op.classes.get(name, 0) for name in CLASSES), _storable(op.finish),
+            uuid7(), op.request, day_of(op.request), correction.revision, correction.charge, correction.refunded,
+            *found, *how, *priced,
         )  # fmt: skip
 
 

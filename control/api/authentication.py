@@ -94,6 +94,19 @@ class AnyKeyAuthentication(KeyAuthentication):
             super().require_scope(key)
 
 
+class OperatorSessionAuthentication(SessionAuthentication):
+    """A signed-in operator; CSRF is checked."""
+
+    def authenticate(self, request: Request) -> tuple[User, None] | None:
+        """Return the operator, or None where nobody is signed in."""
+        found = super().authenticate(request)
+        if found is None or not isinstance(found[0], User):
+            return None
+        if not found[0].is_staff:
+            raise PermissionDenied("Only operators may do this.", code="role_not_allowed")
+        return found[0], None
+
+
 class TenantSessionAuthentication(SessionAuthentication):
     """A signed-in member; CSRF is checked. The header x-sluice-tenant picks one of several tenants by slug."""
 

@@ -19,6 +19,7 @@ from control.api.authentication import (
     AdminKeyAuthentication,
     AnyKeyAuthentication,
     KeyAuthentication,
+    OperatorSessionAuthentication,
     TenantSessionAuthentication,
 )
 from control.api.data_plane import BASE, SECURITY
@@ -66,6 +67,17 @@ class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
         """Return the scheme's object."""
         return {"type": "apiKey", "in": "cookie", "name": "sluice_session", "description": "A signed-in member."}
+
+
+class OperatorSessionScheme(SessionScheme):  # type: ignore[no-untyped-call] # its registration is untyped
+    """How the schema describes an operator's session."""
+
+    target_class = OperatorSessionAuthentication
+    name = "operatorSession"
+
+    def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:
+        """Return the scheme's object."""
+        return {"type": "apiKey", "in": "cookie", "name": "sluice_session", "description": "A signed-in operator."}
 
 
 @dataclass(frozen=True, slots=True)

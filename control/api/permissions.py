@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rest_framework.permissions import SAFE_METHODS, BasePermission
@@ -11,6 +12,19 @@ from tenancy.services.access import Access
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView  # at run time it would import these permissions first
+
+
+class IsOperator(BasePermission):
+    """Permits operators whose role has all permissions that the view's `needs` name for the method."""
+
+    message = "Your role doesn't allow this."
+    code = "role_not_allowed"
+
+    def has_permission(self, request: Request, view: APIView) -> bool:
+        """Return whether the operator's role suffices."""
+        needs: Mapping[str, Sequence[str]] = getattr(view, "needs", {})
+        wanted = needs.get("GET" if request.method in SAFE_METHODS else str(request.method))
+        return wanted is not None and bool(request.user.is_staff) and bool(request.user.has_perms(wanted))
 
 
 class IsTenantMember(BasePermission):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, keys, openapi, routes, statements, tenancy, usage, vouchers, wallet  # noqa: F401 - openapi registers its extensions
+from control.api import audit, keys, openapi, operators, routes, statements, tenancy, usage, vouchers, wallet  # noqa: F401 - openapi registers its extensions
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),
@@ -25,5 +25,10 @@ urlpatterns = [
     path("statements/<str:month>/<str:form>/", statements.StatementView.as_view(), name="api-statement"),
     path("seal-keys/", statements.SealKeysView.as_view(), name="api-seal-keys"),
     path("audit/", audit.AuditView.as_view(), name="api-audit"),
+    path("operator/requests/<uuid:pk>/refund/", operators.RefundView.as_view(), name="api-operator-refund"),
+    path("operator/reratings/", operators.ReratingsView.as_view(), name="api-operator-reratings"),
+    path("operator/reratings/<uuid:pk>/", operators.ReratingView.as_view(), name="api-operator-rerating"),
+    path("operator/reratings/<uuid:pk>/commit/", operators.CommitView.as_view(), name="api-operator-rerating-commit"),
+    path("operator/reratings/<uuid:pk>/stop/", operators.StopView.as_view(), name="api-operator-rerating-stop"),
     path("routes/explain/", routes.RouteExplainView.as_view(), name="api-route-explain"),
 ]

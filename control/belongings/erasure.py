@@ -33,6 +33,7 @@ from billing.models import (
     PlanMove,
     Purchase,
     Reconciliation,
+    Rerating,
     Statement,
     Subscription,
     UsageDay,
@@ -443,7 +444,7 @@ def _erase_texts_of(tenant: Tenant) -> None:
     """Take the tenant from mails, errors and findings."""
     namesakes = every(Invitation).filter(tenant__name=tenant.name).exclude(tenant=tenant)
     _delete(mails_about(tenant.name).exclude(to__in=namesakes.values("email")))
-    erase_from_texts(Words([tenant.name, tenant.slug], exact=True), (TaskState, Alert, Delivery, PlanMove))
+    erase_from_texts(Words([tenant.name, tenant.slug], exact=True), (TaskState, Alert, Delivery, PlanMove, Rerating))
     _forget_findings()
     subjects = {str(tenant.pk), tenant.pk.hex}  # SQLite's statements show ids without hyphens
     for run in chain.from_iterable(in_chunks(Reconciliation.objects.exclude(findings=[]))):

@@ -245,6 +245,7 @@ NOBODYS = frozenset(
         *("billing.PlanMove", "billing.CostSample", "routing.Fetch"),
         *("billing.VoucherBatch", "billing.Voucher", "billing.PaymentClaim", "billing.PaymentEvent"),
         *("billing.SigningKey", "billing.ErasedWords"),
+        *("billing.Rerating", "billing.ReratingSum"),
         *("billing.Reconciliation", "billing.OutboxEvent", "billing.UsageDay"),
         *("routing.ModelAlias", "routing.Node", "routing.Deployment", "routing.Replica"),
         *("routing.RouteRule", "routing.RouteTarget"),

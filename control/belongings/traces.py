@@ -25,6 +25,7 @@ from billing.models import (
     RateCard,
     RateCardVersion,
     Reconciliation,
+    Rerating,
     ScheduledGrant,
     VoucherBatch,
 )
@@ -50,6 +51,7 @@ TEXTS: dict[type[Model], tuple[str, ...]] = {
     Fetch: ("source", "asked_by"),
     PlanMove: ("error", "asked_by"),
     Reconciliation: ("findings",),
+    Rerating: ("asked_by", "reason"),
 }
 """Texts that Sluice or an operator wrote of others, in rows that may change."""
 

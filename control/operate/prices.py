@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import starmap
 from typing import Any
 from urllib.parse import urlencode
@@ -26,20 +25,19 @@ from billing.rating import CLASSES, WHOLE_BP, CardPrices, own_rates
 from billing.selectors.costs import busy_share, sample_of_card
 from billing.selectors.plans import tenants_with_models
 from billing.selectors.prices import price_changes, prices_after, prices_at, versions_of
-from billing.selectors.repricing import repriced
 from billing.services import cards
 from billing.services.errors import CardError
 from billing.services.plans import latest_versions
 from control.operate.base import Desk, operator_page
 from control.operate.fields import CreditsField, OperatorForm
 from control.operate.model_states import card_of, plans_with
+from control.operate.reratings import DAYS, brief
 from control.operate.words import CLASS_HEADS, CLASS_WORDS
 from control.screens.figures import amount, grouped, moment
 from control.screens.tables import Cell, Column, Row, State, Table
 from routing.models import PublicModel
 
 SHOWN = 50
-DAYS = 30
 MOST_NAMED = 200
 
 
@@ -308,7 +306,7 @@ def _initial(name: str, sample: CostSample | None = None) -> dict[str, Any]:
     return {**typed.get(0, {}), "tiers": tiers, "request_fee": fee or None, "batch_percent": percent, **note}
 
 
-LIST_NAME = r"^(?!(.*/)?new/?$)[^\s/?#][^?#]*$"
+LIST_NAME = r"^(?!(.*/)?new/?$)(?!reratings(/|$))[^\s/?#][^?#]*$"
 """What can be the name of a price list and a part of its page's address."""
 
 
@@ -393,7 +391,8 @@ def _compared(request: HttpRequest, desk: Desk, name: str, form: PricesForm, aft
         table=Table("What changes, in credits per million tokens", columns, changes),
         effective_from=when,
         concerned=concerned,
-        usage=_usage(after, concerned) if "usage" in request.POST else None,
+        usage=_usage(name, after, concerned, desk) if "usage" in request.POST else None,
+        may_shadow=desk.may("billing.add_rerating"),
         days=DAYS,
         keeps_batches=before is None or before.batch_bp == after.batch_bp,
         sent=[
@@ -406,10 +405,11 @@ def _compared(request: HttpRequest, desk: Desk, name: str, form: PricesForm, aft
     return render(request, "operate/price_compare.html", context)
 
 
-def _usage(after: CardPrices, concerned: Mapping[str, Any]) -> dict[str, Any]:
-    last = timezone.now().date()
+def _usage(name: str, after: CardPrices, concerned: Mapping[str, Any], desk: Desk) -> dict[str, Any]:
+    """Return the what-if of the last days at these prices, as far as it is."""
     names = [*(model for model, _ in concerned["models"]), *concerned["adapters"]]
-    found = repriced(after, names, last - timedelta(days=DAYS - 1), last)
-    difference = found.would_be - found.charge
-    part = f"{difference / found.charge:+.1%}" if found.charge else ""
-    return {"found": found, "difference": difference, "part": part}
+    if not names:
+        return {}
+    found = brief(name, after, names, str(desk.user))
+    part = f"{found.difference / found.before:+.1%}" if found.before else ""
+    return {"found": found, "difference": found.difference, "part": part}

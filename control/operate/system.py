@@ -42,6 +42,7 @@ JOBS = {
     "billing.rollups": ("Sums of usage", "adds requests to the sums that pages show"),
     BOOKS: ("Books", "checks all rows of credit against each other"),
     "billing.seals": ("Seals", "seals what was booked on each day, and makes statements"),
+    "billing.reratings": ("Re-ratings", "rates requests anew by other prices"),
     "billing.plan_moves": ("Moves to a plan", "moves tenants whose plan is to be another"),
     "fleet.fetches": ("Models, fetched", "brings models to this machine"),
     "gateway.mail": ("Mail", "sends what waits"),

@@ -29,6 +29,8 @@ WORDS = {
     Code.ADJUSTMENT: "Adjustment",
     Code.OVERDRAFT_REPAID: "Overdraft repaid",
     Code.REFUND: "Refund",
+    Code.REQUEST_REFUND: "Request, refunded",
+    Code.RERATING: "Request, re-rated",
 }
 
 

@@ -13,10 +13,12 @@ from django.urls import NoReverseMatch, reverse
 
 from base.ids import moment_of, request_id_in
 from base.units import format_credits
+from billing.codes import Code
 from billing.models import Hold, LedgerTransfer, RateCardVersion, UsageRecord
 from billing.selectors import requests as ran
 from billing.selectors.prices import bill_of
 from billing.services.costs import cost_of
+from control.screens.ledger import WORDS
 from control.screens.requests import Viewer, facts_of, tenant_of
 from control.screens.tables import Cell, Column, Row, State, Table
 from gateway.errors.advice import advice_for
@@ -232,13 +234,15 @@ def lines_of(record: UsageRecord) -> list[ClassLine]:
             lines.append(ClassLine(text, tokens, line.rate if line else None, line.amount if line else None))
     if "request" in bill:
         lines.append(ClassLine("Request fee", None, None, bill["request"].amount))
+    if record.refunded:
+        lines.append(ClassLine("Refunded", None, None, -record.refunded))
     return lines
 
 
 def _transfers(transfers: list[LedgerTransfer]) -> Table:
     columns = [Column("Booked", "time"), Column("What", "name"), Column("Credits", "number")]
     rows = [
-        Row([one.booked_at, Cell(one.get_code_display(), detail=_accounts(one)), _exactly(one.amount)])
+        Row([one.booked_at, Cell(WORDS[Code(one.code)], detail=_accounts(one)), _exactly(one.amount)])
         for one in transfers
     ]
     return Table("What was booked", columns, rows, "Nothing was booked.")
@@ -246,7 +250,7 @@ def _transfers(transfers: list[LedgerTransfer]) -> Table:
 
 def _accounts(transfer: LedgerTransfer) -> str:
     paid, got = (str(account.kind).replace("_", " ") for account in (transfer.debit, transfer.credit))
-    return f"from {paid} to {got}"
+    return f"from {paid} to {got}{f': {transfer.reason}' if transfer.reason else ''}"
 
 
 def phases_of(record: UsageRecord) -> list[Phase]:

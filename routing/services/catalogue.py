@@ -144,3 +144,9 @@ def _default_name(model: PublicModel) -> str:
 def slug_of(name: str) -> str:
     """Return `name` in lower case with dashes for all but letters and digits, at most 80 characters."""
     return "-".join(part for part in "".join(c if c.isalnum() else " " for c in name.lower()).split())[:80]
+
+
+def cards_of_models() -> dict[str, str]:
+    """Return the name of the price list of each model that has one, an adapter's its base's where it has none."""
+    rows = PublicModel.objects.values_list("name", "rate_card", "adapter__base__rate_card")
+    return {name: card for name, own, of_base in rows if (card := own or of_base)}

@@ -27,6 +27,7 @@ from billing.models import (
     Rate,
     RateCard,
     RateCardVersion,
+    Rerating,
     Subscription,
     Voucher,
     VoucherBatch,
@@ -80,6 +81,10 @@ _KEY_FIELDS = (
     "previous_until",
     "rotated_at",
 )
+_RERATING_FIELDS = (
+    *("since", "until", "tenants", "model_names", "card", "version", "prices", "cards", "multiplier_was"),
+    *("multiplier_bp", "commit", "follows", "what_if", "reason"),
+)
 TRACKED = (
     Tracked(Tenant, "tenant", _all_but(Tenant), tenant=lambda row: row.pk),
     Tracked(Project, "project", _all_but(Project, "tenant")),
@@ -100,6 +105,7 @@ TRACKED = (
     Tracked(PlanVersion, "plan_version", _all_but(PlanVersion)),
     Tracked(PlanMove, "plan_move", ("plan", "to", "at_once", "only_adds", "total")),
     Tracked(RateCard, "rate_card", _all_but(RateCard)),
+    Tracked(Rerating, "rerating", _RERATING_FIELDS),
     Tracked(PublicModel, "model", _all_but(PublicModel)),
     Tracked(ModelAlias, "alias", _all_but(ModelAlias)),
     Tracked(Fetch, "fetch", ("source", "name", "options")),
@@ -208,6 +214,7 @@ _CODES = {
     LedgerTransfer.Code.VOID: "credit.voided",
     LedgerTransfer.Code.REFUND: "credit.refunded",
     LedgerTransfer.Code.ADJUSTMENT: "credit.adjusted",
+    LedgerTransfer.Code.REQUEST_REFUND: "request.refunded",
 }
 
 
@@ -216,6 +223,8 @@ def _credit(transfer: LedgerTransfer, amount: int, **_: Any) -> None:
     if transfer.actor == "sluice":
         return
     wallet = transfer.credit.wallet or transfer.debit.wallet
+    if wallet is None and transfer.grant is not None:  # a refund of what has ended, which goes to breakage
+        wallet = transfer.grant.wallet
     grant = transfer.grant_id if transfer.amount == abs(amount) else None  # None: several, as the ledger has them
     after = {"credits_micro": amount, "reason": transfer.reason, "grant": grant}
     if transfer.code == LedgerTransfer.Code.REFUND and transfer.grant is not None:

@@ -29,6 +29,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
         "billing.add_ratecardversion",
         "billing.add_voucherbatch",
         "billing.change_voucher",
+        "billing.add_rerating",
     ),
     "admin": APPS,
 }

@@ -20,6 +20,7 @@ from billing.writer.operations import Settle, TrueUp
 from gateway.apis.usage.endpoint import usage_of
 from gateway.generation.credit import Meter
 from tests.billing.books import assert_books_balance
+from tests.billing.writer.test_trueup import end
 from tests.billing.writer.world import reserve
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
@@ -73,6 +74,31 @@ def test_the_bill_keeps_the_rates_of_an_older_version(wallet, charged):
         told(line.usage_class, line.tokens, line.credits_per_million, line.credits)
     assert [line.usage_class for line in told_by_api.bill] == [*CLASSES, "request"]
     assert told_by_api.rate_card_version == str(record.card_version)
+
+
+def test_the_refunds_of_the_example(wallet, charged):
+    request = charged()
+    plan, promotional, paid = CreditGrant.objects.filter(wallet=wallet).order_by("created_at", "pk")
+    credits.refund_request(request=request, amount=1_000, key="a", actor="op", reason="r")
+    assert [CreditGrant.objects.get(pk=one.pk).remaining for one in (promotional, paid)] == [360, 10 * MICRO]
+    assert "0.00064 back into the paid grant and 0.00036 into the promotional one" in TEXT
+    end(plan)
+    assert credits.refund_request(request=request, key="b", actor="op", reason="r") == 2_640
+    assert "A second refund may give back 0.00264 at most" in TEXT
+    lost = LedgerTransfer.objects.get(request=request, credit__kind="breakage")
+    assert (lost.amount, lost.grant_id, CreditGrant.objects.get(pk=promotional.pk).remaining) == (2_000, plan.pk, 1_000)
+    assert "0.00064 of that fill the promotional grant up, and 0.002, which were the plan's, go to breakage" in TEXT
+
+
+def test_the_re_rating_of_the_example():
+    before, after = (
+        rating.charge({"input": 1_001}, cards.resolved({0: {"input": rate * MICRO, "output": 0}}, 0), 10_000)
+        for rate in (3, 2)
+    )
+    assert f"{format_credits(before)} credits each" in TEXT
+    sums = [format_credits(999 * one) for one in (before, after, before - after)]
+    assert "The what-if says {} before, {} after, −{}.".format(*sums) in TEXT
+    assert f"999 requests are given back {format_credits(before - after)} each" in TEXT
 
 
 def test_the_grants_that_it_is_taken_from_and_a_refund(wallet, charged):

@@ -93,10 +93,10 @@ def test_corrected_books_have_no_findings_and_a_wrong_revision_is_found(wallet, 
     last = UsageRecord.objects.get(request=made.request, revision=1)
     last.pk, last.revision = uuid7(), 2
     last.save(force_insert=True)
-    assert checks() == ["revision_without_estimate"]
+    assert checks() == ["revision_without_reason"]
     last.pk, last.revision, last.charge = uuid7(), 3, last.charge + 1
     last.save(force_insert=True)
-    assert checks() == ["charge_recomputed", "revision_without_estimate", "usage_charge"]
+    assert checks() == ["charge_recomputed", "revision_without_reason", "usage_charge"]
 
 
 def test_each_sum_that_is_off_is_found(wallet, card):

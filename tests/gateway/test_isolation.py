@@ -33,6 +33,7 @@ EXEMPT_PREFIXES = (
     "mfa_",
     "organization-",
     "operate-",
+    "api-operator-",
     "docs",
     "moved-",
 )  # of tenants: tests/control/api/test_organization.py, tests/control/docs/test_readers.py

@@ -19,7 +19,6 @@ from billing.writer.view import (
     FollowUp,
     GrantRow,
     HoldRow,
-    PostedBurn,
     RecordRow,
     ScheduledRow,
     View,
@@ -91,9 +90,9 @@ def view(queries: Sequence[Query], results: Sequence[Rows]) -> View:
     """Return the view that the results of `reads` make."""
     found = {name.removesuffix("_skipping"): rows for (name, _), rows in zip(queries, results, strict=True)}
     records = {row[0]: RecordRow(*row) for row in found.get("read_records", ())}
-    for request, amount, grant in found.get("read_burns", ()):
+    for request, amount, grant, code in found.get("read_burns", ()):
         if request in records:
-            records[request].burns.append(PostedBurn(amount, grant))
+            records[request].book(amount, grant, code)
     return View(
         now=found["clock"][0][0],
         wallets={row[0]: WalletRow(*row) for row in found.get("lock_wallets", ())},

@@ -30,7 +30,7 @@ SELECT id FROM billing_wallet WHERE id = ANY(%s::uuid[]) UNION ALL SELECT id FRO
 SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
 FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]) AND remaining > 0 AND voided_at IS NULL;
 
--- What a true-up gives back may go to a grant that has nothing left.
+-- What a correction gives back may go to a grant that has nothing left.
 -- name: read_every_grant
 SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
 FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]);
@@ -44,18 +44,21 @@ FROM billing_scheduledgrant WHERE wallet_id = ANY(%s::uuid[]) ORDER BY wallet_id
 -- name: read_records
 SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, nullif(coalesce(r.budget, (
     SELECT b.id FROM billing_budget b WHERE b.api_key = r.api_key AND b.created_at <= r.reserved_at
-)), '00000000-0000-0000-0000-000000000000'::uuid)
+)), '00000000-0000-0000-0000-000000000000'::uuid), r.refunded, r.rerating
 FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
 
+-- The transfers of a charge (2), then of its corrections, which are numbered through: below zero what was given back.
 -- name: read_burns
-SELECT request, amount, grant_id FROM billing_ledgertransfer
-WHERE request = ANY(%s::uuid[]) AND code = 2 ORDER BY request, "order";
+SELECT t.request, CASE d.kind WHEN 'wallet' THEN t.amount ELSE -t.amount END, t.grant_id, t.code
+FROM billing_ledgertransfer t JOIN billing_ledgeraccount d ON d.id = t.debit_id
+WHERE t.request = ANY(%s::uuid[]) AND t.code IN (2, 3, 9, 10)
+ORDER BY t.request, t.code <> 2, t."order";
 
 -- Only asked for what was to be closed and has no hold (any more).
 -- name: read_charges
-SELECT r.request, r.charge
+SELECT r.request, r.charge + r.refunded
 FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
@@ -146,21 +149,26 @@ FROM unnest(%s::uuid[], %s::date[], %s::bigint[], %s::bool[], %s::int[], %s::int
         cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route)
 LEFT JOIN billing_hold h ON h.id = c.request;
 
--- Everything but the usage, the charge and how it ended is as in the revision before.
+-- What isn't given is as in the revision before; a refund prices nothing anew.
 -- name: insert_revisions
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
-    cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
-    waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, refunded,
+    rerating, held, exact, waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r."user", r.end_user, r.wallet,
-    r.model, r.deployment, r.endpoint, r.task, r.route, c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
-    c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, r.card_version, r.multiplier_bp, %s::smallint,
-    c.charge, r.held, true, r.waived, coalesce(nullif(c.finish, ''), r.finish), r.ttft_ms, r.duration_ms,
-    r.reserved_at, %s::timestamptz
-FROM unnest(%s::uuid[], %s::uuid[], %s::date[], %s::smallint[], %s::bigint[], %s::int[], %s::int[], %s::int[],
-    %s::int[], %s::int[], %s::int[], %s::text[])
-    AS c(id, request, day, revision, charge, input_tokens, cache_read_tokens, cache_write_short_tokens,
-        cache_write_long_tokens, output_tokens, reasoning_tokens, finish)
+    r.model, r.deployment, r.endpoint, r.task, r.route, coalesce(c.input_tokens, r.input_tokens),
+    coalesce(c.cache_read_tokens, r.cache_read_tokens), coalesce(c.cache_write_short_tokens, r.cache_write_short_tokens),
+    coalesce(c.cache_write_long_tokens, r.cache_write_long_tokens), coalesce(c.output_tokens, r.output_tokens),
+    coalesce(c.reasoning_tokens, r.reasoning_tokens), coalesce(c.card_version, r.card_version),
+    coalesce(c.multiplier_bp, r.multiplier_bp),
+    CASE WHEN c.exact IS NULL AND c.card_version IS NULL THEN r.formula ELSE given.formula END, c.charge, c.refunded,
+    coalesce(c.rerating, r.rerating), r.held, coalesce(c.exact, r.exact), r.waived, coalesce(nullif(c.finish, ''), r.finish),
+    r.ttft_ms, r.duration_ms, r.reserved_at, given.settled_at
+FROM (SELECT %s::smallint AS formula, %s::timestamptz AS settled_at) AS given
+CROSS JOIN unnest(%s::uuid[], %s::uuid[], %s::date[], %s::smallint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[],
+    %s::int[], %s::int[], %s::int[], %s::int[], %s::text[], %s::bool[], %s::uuid[], %s::int[], %s::uuid[])
+    AS c(id, request, day, revision, charge, refunded, input_tokens, cache_read_tokens, cache_write_short_tokens,
+        cache_write_long_tokens, output_tokens, reasoning_tokens, finish, exact, card_version, multiplier_bp, rerating)
 LEFT JOIN billing_usagerecord r ON r.day = c.day AND r.request = c.request AND r.revision = c.revision - 1;
 
 -- name: insert_charges

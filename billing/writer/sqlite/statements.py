@@ -22,7 +22,6 @@ from billing.writer.view import (
     FollowUp,
     GrantRow,
     HoldRow,
-    PostedBurn,
     RecordRow,
     ScheduledRow,
     View,
@@ -128,15 +127,17 @@ def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, Recor
         return {}
     records: dict[UUID, RecordRow] = {}
     asked = connection.execute(STATEMENTS["read_records"], (_days(demand.closed),))
-    for request, wallet, revision, charge, is_exact, reserved_at, budget in asked.fetchall():
+    for request, wallet, revision, charge, is_exact, reserved_at, budget, refunded, rerating in asked.fetchall():
         identifier, since = UUID(request), parsed(reserved_at)
         records[identifier] = RecordRow(
-            identifier, UUID(wallet), revision, charge, bool(is_exact), since, _uuid_or_none(budget)
+            *(identifier, UUID(wallet), revision, charge, bool(is_exact), since, _uuid_or_none(budget)),
+            refunded,
+            _uuid_or_none(rerating),
         )
     ids = json.dumps([request.hex for request, _ in demand.closed])
-    for request, amount, grant in connection.execute(STATEMENTS["read_burns"], (ids,)).fetchall():
+    for request, amount, grant, code in connection.execute(STATEMENTS["read_burns"], (ids,)).fetchall():
         if (record := records.get(UUID(request))) is not None:
-            record.burns.append(PostedBurn(amount, None if grant is None else UUID(grant)))
+            record.book(amount, _uuid_or_none(grant), code)
     return records
 
 

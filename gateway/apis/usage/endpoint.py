@@ -80,6 +80,8 @@ def _settled(record: UsageRecord) -> RequestUsage:
         revision=record.revision,
         rate_card_version=str(record.card_version),
         multiplier_bp=record.multiplier_bp,
+        refunded=format_credits(record.refunded),
+        refunded_micro=record.refunded,
         bill=[
             BillLine(line.usage_class, line.tokens, format_credits(line.rate), format_credits(line.amount))
             for line in bill_of(record)

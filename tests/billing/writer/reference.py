@@ -9,10 +9,13 @@ import msgspec
 from billing.writer.operations import (
     Extend,
     Held,
+    Moved,
+    Refund,
     Refused,
     Release,
     Renewed,
     Repin,
+    Rerate,
     Reserve,
     Settle,
     Settled,
@@ -45,6 +48,24 @@ class Purse:
 
 
 @dataclass
+class Closed:
+    """A closed request: its last revision, and what its charge stands on, the last taken last."""
+
+    charge: int
+    classes: dict
+    exact: bool
+    pricing: tuple
+    taken: list
+    refunded: int = 0
+    run: object = None
+    booked: int = 0  # transfers of its corrections
+
+    @property
+    def price(self):
+        return self.charge + self.refunded
+
+
+@dataclass
 class Reference:
     purses: dict
     now: int = 0
@@ -52,9 +73,9 @@ class Reference:
     pins: dict = field(default_factory=dict)  # request → (deployment, card, model, facts), then the record's
     records: dict = field(default_factory=dict)  # request → (charge, classes, held)
     transfers: set = field(default_factory=set)  # (request, order, grant, amount)
-    estimates: dict = field(default_factory=dict)  # request → [wallet, [(grant, amount) its charge was taken from]]
-    corrections: dict = field(default_factory=dict)  # request → (charge, classes)
-    true_ups: set = field(default_factory=set)  # (request, order, grant, signed amount for the wallet)
+    closed: dict = field(default_factory=dict)  # request → Closed
+    revisions: dict = field(default_factory=dict)  # request → [(charge, refunded, classes, exact, card, multiplier)]
+    corrections: set = field(default_factory=set)  # (request, code, order, grant, signed amount for the wallet)
 
     def apply(self, op):  # noqa: PLR0911 - one rule per operation
         self.now += 1
@@ -83,14 +104,14 @@ class Reference:
             if isinstance(op, Repin):
                 self.pin(op)
             return Held(target, purse.available)
-        if isinstance(op, TrueUp):
-            return self.true_up(op)
+        if isinstance(op, TrueUp | Refund | Rerate):
+            return self.correct(op)
         if isinstance(op, Settle | Release):
             charge = op.charge if isinstance(op, Settle) else 0
             purse = self.purses[op.wallet]
             if op.request not in self.holds:
-                latest = self.corrections.get(op.request) or self.records.get(op.request)
-                same = latest is not None and latest[0] == charge
+                latest = self.closed.get(op.request)
+                same = latest is not None and latest.price == charge
                 return Settled(charge, purse.posted, purse.held) if same else Stale()
             _, amount, _, moment, _ = self.holds.pop(op.request)
             purse.held -= amount
@@ -101,8 +122,9 @@ class Reference:
             first = [g for g in purse.grants if g.since <= moment < g.until]
             second = [g for g in purse.grants if moment < g.since <= self.now < g.until]
             taken = []
-            if isinstance(op, Settle) and not op.exact:
-                self.estimates[op.request] = [op.wallet, taken]
+            classes = dict(op.classes) if isinstance(op, Settle) else {}
+            exact = not isinstance(op, Settle) or op.exact
+            self.closed[op.request] = Closed(charge, classes, exact, (self.pins[op.request][1], 10_000), taken)
             number = 0
             for one in sorted(first, key=lambda g: g.order) + sorted(second, key=lambda g: g.order):
                 part = min(charge, one.remaining)
@@ -127,16 +149,38 @@ class Reference:
     def pin(self, op):
         self.pins[op.request] = (op.deployment, op.card_version, op.model, msgspec.to_builtins(op.facts))
 
-    def true_up(self, op):
-        """An estimate becomes exact once; what it was short of is taken, what was too much undone from its end."""
-        purse = self.purses[op.wallet]
-        if op.request in self.corrections and self.corrections[op.request][0] == op.charge:
-            return Settled(op.charge, purse.posted, purse.held)
-        if op.request not in self.estimates:
+    def correct(self, op):  # noqa: PLR0911 - one rule per operation
+        """An estimate becomes exact once; a request is given back what it was charged at most; another price is charged
+        once by each run, and what was refunded of the old one stays so.
+        """
+        purse, closed = self.purses[op.wallet], self.closed.get(op.request)
+        if closed is None:
             return Stale()
-        _, taken = self.estimates.pop(op.request)
-        difference = op.charge - self.records[op.request][0]
-        self.corrections[op.request] = (op.charge, dict(op.classes))
+        if isinstance(op, Refund):
+            if op.amount > closed.charge:
+                return Refused("charge", closed.charge)
+            self.revise(op, closed, closed.charge - op.amount, closed.refunded + op.amount, 9)
+            return Moved(op.amount)
+        if isinstance(op, TrueUp):
+            if closed.exact:
+                same = op.request in self.revisions and closed.price == op.charge
+                return Settled(closed.charge, purse.posted, purse.held) if same else Stale()
+            closed.exact, closed.classes = True, dict(op.classes)
+        elif closed.run == op.run:
+            return Settled(closed.charge, purse.posted, purse.held)
+        elif op.revision != len(self.revisions.get(op.request, [])):
+            return Stale()
+        else:
+            closed.run, closed.pricing = op.run, (op.card_version, op.multiplier_bp)
+        whole = closed.refunded > 0 and closed.charge == 0
+        refunded = op.charge if whole else min(closed.refunded, op.charge)
+        self.revise(op, closed, op.charge - refunded, refunded, 3 if isinstance(op, TrueUp) else 10)
+        return Settled(closed.charge, purse.posted, purse.held)
+
+    def revise(self, op, closed, charge, refunded, code):
+        """What it costs more is taken, what it costs less undone from the end."""
+        purse, difference = self.purses[op.wallet], charge - closed.charge
+        closed.charge, closed.refunded = charge, refunded
         purse.posted -= difference
         by_id = {one.id: one for one in purse.grants}
         parts = []
@@ -149,14 +193,18 @@ class Reference:
                     parts.append((one.id, -part))
             if difference:
                 parts.append((None, -difference))
-        else:
-            excess = -difference
-            for source, amount in reversed(taken):
-                part = min(amount, excess)
-                if part:
-                    excess -= part
-                    if source is not None:
-                        by_id[source].remaining += part
-                    parts.append((source, part))
-        self.true_ups |= {(op.request, number, source, part) for number, (source, part) in enumerate(parts)}
-        return Settled(op.charge, purse.posted, purse.held)
+            closed.taken += [(source, -part) for source, part in parts]
+        while difference < 0:
+            source, amount = closed.taken.pop()
+            part = min(amount, -difference)
+            difference += part
+            if part < amount:
+                closed.taken.append((source, amount - part))
+            if source is not None:
+                by_id[source].remaining += part
+            parts.append((source, part))
+        for number, (source, part) in enumerate(parts, start=closed.booked):
+            self.corrections.add((op.request, code, number, source, part))
+        closed.booked += len(parts)
+        revision = (charge, refunded, dict(closed.classes), closed.exact, *closed.pricing)
+        self.revisions.setdefault(op.request, []).append(revision)

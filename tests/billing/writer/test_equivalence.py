@@ -16,7 +16,19 @@ from base.ids import uuid7
 from billing import reconcile
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer.apply import apply_now, groups_of_distinct
-from billing.writer.operations import EndFacts, Extend, Release, Renew, Repin, RequestFacts, Reserve, Settle, TrueUp
+from billing.writer.operations import (
+    EndFacts,
+    Extend,
+    Refund,
+    Release,
+    Renew,
+    Repin,
+    RequestFacts,
+    Rerate,
+    Reserve,
+    Settle,
+    TrueUp,
+)
 from tests.billing.writer.reference import FOREVER, Grant, Purse, Reference
 from tests.billing.writer.world import OWNER, grant, make_wallet, open_desk, reserve
 
@@ -25,7 +37,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.contract, pytest.mark.django_db(tran
 OTHER = uuid.uuid4()
 KINDS = list(CreditGrant.Kind)
 amounts = st.integers(0, 60)
-OPERATIONS = ["reserve", "extend", "repin", "settle", "settle", "estimate", "release", "renew", "true-up", "true-up"]
+CLOSING = ["settle", "settle", "estimate", "release", "true-up", "true-up", "refund", "refund", "rerate", "rerate"]
+OPERATIONS = ["reserve", "extend", "repin", "renew", *CLOSING]
+RUNS = [uuid.uuid4() for _ in range(3)]
 who = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7))
 steps = st.lists(
     st.one_of(
@@ -83,6 +97,13 @@ def operation(choice, rows, requests):  # noqa: PLR0911 - one operation each
             return Settle(request, wallet.pk, amount, {"input": amount}, exact=False)
         case "true-up":
             return TrueUp(request, wallet.pk, amount, {"input": amount, "output": least}, "stop" if flag else "")
+        case "refund":
+            said = {"key": uuid.uuid4().hex, "actor": 'a "b"', "reason": "r"}
+            return Refund(request=request, wallet=wallet.pk, amount=least + 1, **said)
+        case "rerate":
+            priced = {"card_version": uuid.UUID(int=amount), "multiplier_bp": 9_000 + least, "run": RUNS[amount % 3]}
+            said = {"actor": "a", "reason": "r"}
+            return Rerate(request=request, wallet=wallet.pk, revision=least % 3, charge=amount, **priced, **said)
         case "release":
             return Release(request, wallet.pk)
         case _:
@@ -109,24 +130,30 @@ def assert_rows(rows, reference):
         assert [record.deployment, record.card_version, record.model] == pinned
         assert (record.route, record.task) == (facts.get("route", {}), facts.get("task", ""))
         assert (record.input_tokens, record.output_tokens) == (classes.get("input", 0), classes.get("output", 0))
-    corrected = {r.request: r for r in UsageRecord.objects.filter(**mine, revision__gt=0)}
-    assert corrected.keys() == reference.corrections.keys()
-    for request, (charge, classes) in reference.corrections.items():
-        after, before = corrected[request], records[request]
-        assert (after.charge, after.input_tokens, after.output_tokens) == (charge, *classes.values())
-        assert (after.revision, after.exact, before.exact, after.held) == (1, True, False, before.held)
+    corrected = {}
+    for r in UsageRecord.objects.filter(**mine, revision__gt=0).order_by("revision"):
+        assert (r.held, r.revision) == (records[r.request].held, len(corrected.setdefault(r.request, [])) + 1)
+        classes = {name: tokens for name in ("input", "output") if (tokens := getattr(r, f"{name}_tokens"))}
+        corrected[r.request].append((r.charge, r.refunded, classes, r.exact, r.card_version, r.multiplier_bp))
+    assert corrected == {
+        request: [
+            (c, refunded, {n: t for n, t in classes.items() if t}, *rest) for c, refunded, classes, *rest in found
+        ]
+        for request, found in reference.revisions.items()
+    }
     assert_transfers(reference, records)
 
 
 def assert_transfers(reference, records):
     transfers = LedgerTransfer.objects.filter(request__in=list(records), code=LedgerTransfer.Code.CHARGE)
     assert set(transfers.values_list("request", "order", "grant_id", "amount")) == reference.transfers
-    true_ups = LedgerTransfer.objects.filter(request__in=list(records), code=LedgerTransfer.Code.TRUE_UP)
-    columns = ("request", "order", "grant_id", "amount", "credit__kind")
-    signed = {(r, o, g, a if kind == "wallet" else -a) for r, o, g, a, kind in true_ups.values_list(*columns)}
-    assert signed == reference.true_ups
+    corrections = LedgerTransfer.objects.filter(request__in=list(records)).exclude(code=LedgerTransfer.Code.CHARGE)
+    columns = ("request", "code", "order", "grant_id", "amount", "credit__kind")
+    signed = {(r, c, o, g, a if kind == "wallet" else -a) for r, c, o, g, a, kind in corrections.values_list(*columns)}
+    assert signed == reference.corrections
     told_again = [tuple(r) for event in OutboxEvent.objects.all() for r in event.payload.get("revisions", ())]
-    assert {(str(request), 1) for request in reference.corrections} <= set(told_again)
+    made = {(str(request), at) for request, found in reference.revisions.items() for at in range(1, len(found) + 1)}
+    assert made <= set(told_again)
     assert len(told_again) == len(set(told_again))
     told = [r for event in OutboxEvent.objects.all() for r in event.payload["records"]]
     assert sorted(told) == sorted({*map(str, records), *told})

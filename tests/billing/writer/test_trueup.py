@@ -274,3 +274,14 @@ def test_estimates_are_found_by_their_own_index(desk):
         finally:
             if connection.vendor == "postgresql":
                 cursor.execute("RESET enable_seqscan")
+
+
+def test_a_charge_after_a_correction_knows_what_that_gave_back(desk):
+    """A writer remembers a wallet's grants between its flushes, and a correction changes them."""
+    wallet = make_wallet(credit=100)
+    made, waiting = estimated(desk, wallet, 100), reserve(wallet, 0)
+    desk.ask_one(waiting)
+    assert desk.ask_one(true_up(made, 40)) == Settled(40, 60, 0)
+    assert desk.ask_one(settle(waiting, 50)) == Settled(50, 10, 0)
+    assert left(CreditGrant.objects.get()) == [10]
+    assert_books_balance(wallet)

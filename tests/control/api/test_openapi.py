@@ -69,6 +69,12 @@ PATCH  /api/v1/members/{id}/              members_change
 DELETE /api/v1/members/{id}/              members_remove
 GET    /api/v1/projects/                  projects_list
 POST   /api/v1/projects/                  projects_create
+GET    /api/v1/operator/reratings/       operator_reratings_list
+POST   /api/v1/operator/reratings/       operator_reratings_create
+GET    /api/v1/operator/reratings/{id}/  operator_reratings_retrieve
+POST   /api/v1/operator/reratings/{id}/commit/ operator_reratings_commit
+POST   /api/v1/operator/reratings/{id}/stop/ operator_reratings_stop
+POST   /api/v1/operator/requests/{id}/refund/ operator_requests_refund
 POST   /api/v1/routes/explain/            routes_explain
 GET    /api/v1/seal-keys/                 seal_keys_list
 GET    /api/v1/statements/                statements_list

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django_scopes import scopes_disabled
 
-from base.ids import uuid7
+from base.ids import day_of, uuid7
 from base.units import MICRO
 from billing.models import CostSample, RateCardVersion, UsageRecord
 from billing.selectors.prices import prices_after, prices_at
@@ -46,9 +46,9 @@ def test_a_list_named_like_a_path_has_its_page(operator):
 
 
 def used(model, tenant, *, multiplier=10_000, charge=5):
-    request = uuid7()
+    request = uuid7(int(timezone.now().timestamp() * 1000) - 3_600_000)
     UsageRecord.objects.create(
-        id=request, request=request, day=timezone.now().date(), tenant=tenant, project=tenant, wallet=tenant,
+        id=request, request=request, day=day_of(request), tenant=tenant, project=tenant, wallet=tenant,
         model=model, deployment=tenant, card_version=tenant, multiplier_bp=multiplier, charge=charge, held=5,
         input_tokens=1_000, output_tokens=100, reserved_at=timezone.now(),
     )  # fmt: skip
@@ -75,7 +75,12 @@ def test_new_prices_are_compared_named_and_rated_on_the_last_month_before_they_a
     assert RateCardVersion.objects.filter(card__name="small").count() == 1
     usage = operator.post(page, {**FORM, "usage": "1"})
     found = usage.context["usage"]["found"]
-    assert (found.requests, found.charge, found.would_be) == (2, 21_000, 16_000 + 8_000)
+    assert (found.counted, found.before, found.after) == (2, 21_000, 16_000 + 8_000)
+    again = operator.post(page, {**FORM, "usage": "1"}).context["usage"]["found"]
+    assert again.pk == found.pk
+    shadow = operator.post(reverse("operate-rerating-shadow", args=[found.pk])).url
+    assert operator.post(reverse("operate-rerating-shadow", args=[found.pk])).url == shadow
+    assert "beside the real prices" in text_of(operator.get(shadow))
     assert "0.024</strong> credits" in text_of(usage)
     assert "+14.3%" in text_of(usage)
     back = operator.post(page, {**FORM, "edit": "1"})

@@ -1,4 +1,6 @@
-"""True-ups: correcting the estimated charge of a closed request to the exact one, decided under the wallet's lock."""
+"""Corrections of a closed request's charge, decided under the wallet's lock: true-ups, refunds, re-ratings. Each is the
+next revision of its record, with the transfers of the difference.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +10,12 @@ from enum import Enum
 from billing.codes import Code
 from billing.writer.changes import Changes, Correction, Transfer, counted
 from billing.writer.grants import roll
-from billing.writer.operations import Answer, Settled, Stale, TrueUp
+from billing.writer.operations import Answer, Moved, Refund, Refused, Rerate, Settled, Stale, TrueUp
 from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow
 
 
 class Direction(Enum):
-    """The kinds of ledger account (debit, credit) between which a part of a true-up's difference is transferred."""
+    """The kinds of ledger account (debit, credit) between which a part of a correction's difference is transferred."""
 
     DEBIT = ("wallet", "usage")
     CREDIT = ("usage", "wallet")
@@ -24,27 +26,82 @@ Part = tuple[Direction, int, GrantRow | None]
 
 
 def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
-    """Return the answer to a true-up, and note its revision and the transfers of its difference in `changes`."""
+    """Return the answer to a true-up, and note it in `changes`."""
     if op.charge < 0:
         raise ValueError(f"true-up {op.request}: a negative charge")
     counted(op.request, op.classes)
+    wallet, record = _found(op, view, changes)
+    if record is None:
+        return Stale()
+    if record.is_exact:
+        was_this = record.revision > 0 and record.charge + record.refunded == op.charge
+        return Settled(record.charge, wallet.posted, wallet.held) if was_this else Stale()
+    refunded = still_refunded(op.charge, record.charge, record.refunded)
+    _correct(op, op.charge - refunded, refunded, view, changes)
+    return Settled(op.charge - refunded, wallet.posted, wallet.held)
+
+
+def refund(op: Refund, view: View, changes: Changes) -> Answer:
+    """Return the answer to a refund, and note it in `changes`."""
+    if op.amount <= 0:
+        raise ValueError("amount: must be above zero")
+    _, record = _found(op, view, changes)
+    if record is None:
+        return Stale()
+    if op.amount > record.charge:
+        return Refused("charge", record.charge)
+    _correct(op, record.charge - op.amount, record.refunded + op.amount, view, changes)
+    return Moved(op.amount)
+
+
+def rerate(op: Rerate, view: View, changes: Changes) -> Answer:
+    """Return the answer to a re-rating of one request, and note it in `changes`."""
+    if op.charge < 0 or op.multiplier_bp < 0:
+        raise ValueError(f"re-rating {op.request}: a negative charge or multiplier")
+    wallet, record = _found(op, view, changes)
+    if record is None:
+        return Stale()
+    if record.rerating == op.run:
+        return Settled(record.charge, wallet.posted, wallet.held)
+    if record.revision != op.revision:
+        return Stale()
+    refunded = still_refunded(op.charge, record.charge, record.refunded)
+    _correct(op, op.charge - refunded, refunded, view, changes)
+    return Settled(op.charge - refunded, wallet.posted, wallet.held)
+
+
+def still_refunded(price: int, charge: int, refunded: int) -> int:
+    """Return how much of a new price is refunded, where `refunded` of the old one was, and `charge` was left of it."""
+    return price if refunded and not charge else min(refunded, price)
+
+
+def _found(op: TrueUp | Refund | Rerate, view: View, changes: Changes) -> tuple[WalletRow, RecordRow | None]:
+    """Return the wallet, up to date, and the request's record, None where it isn't closed."""
     wallet = view.wallet(op.wallet)
     roll(wallet, view, changes)
     record = view.records.get(op.request)
-    if record is None:
-        return Stale()
-    if record.wallet != op.wallet:
+    if record is not None and record.wallet != op.wallet:
         raise ValueError(f"request {op.request}: it was charged to wallet {record.wallet}, not to {op.wallet}")
-    if record.is_exact:
-        was_this = record.revision > 0 and record.charge == op.charge
-        return Settled(op.charge, wallet.posted, wallet.held) if was_this else Stale()
-    difference = op.charge - record.charge
+    return wallet, record
+
+
+def _correct(op: TrueUp | Refund | Rerate, charge: int, refunded: int, view: View, changes: Changes) -> None:
+    """Note the next revision, which charges `charge`, and the transfers of its difference from the one before."""
+    wallet, record = view.wallet(op.wallet), view.records[op.request]
+    code, said = Code.TRUE_UP, ("", "")
+    if not isinstance(op, TrueUp):
+        code, said = Code.REQUEST_REFUND if isinstance(op, Refund) else Code.RERATING, (op.actor, op.reason)
+    difference = charge - record.charge
     parts = _taken(difference, wallet, view) if difference > 0 else _given_back(-difference, record, wallet, view)
-    for order, (direction, amount, grant) in enumerate(parts):
+    for number, (direction, amount, grant) in enumerate(parts):
         debit, credit = direction.value
         source = grant.id if grant else None
+        key: str | None = None
+        if isinstance(op, Refund):
+            key = f"{op.key}:{number}" if number else op.key
+        order = record.corrected + number
         changes.transfers.append(
-            Transfer(Code.TRUE_UP, wallet.id, debit, credit, amount, source, view.now, order=order, request=op.request)
+            Transfer(code, wallet.id, debit, credit, amount, source, view.now, order, op.request, key, *said)
         )
         if direction is not Direction.EXPIRED:
             back = amount if direction is Direction.CREDIT else -amount
@@ -53,8 +110,7 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
                 changes.take(grant, -back)
                 _note_change(grant, wallet, changes)
     changes.correct(view.budget(record.budget, record.wallet), difference, record.reserved_at)
-    changes.corrections.append(Correction(op, record.revision + 1))
-    return Settled(op.charge, wallet.posted, wallet.held)
+    changes.corrections.append(Correction(op, record.revision + 1, charge, refunded))
 
 
 def _taken(amount: int, wallet: WalletRow, view: View) -> Iterator[Part]:
