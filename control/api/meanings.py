@@ -15,7 +15,7 @@ _MEANINGS = {
     "drafts": "The months that have no statement yet, that of now first.",
     "public_key": "The 32 bytes of the Ed25519 key in hex.",
     "pem": "The same as PEM, as `sluice_verify.py --key` takes it.",
-    "since": "From when on it signs.",
+    "SealKey.since": "From when on it signs.",
     "signature": "The signature of the key before it, in hex; empty for the first.",
     "own_signature": "Its own signature in hex.",
     "id": "The object's id.",

@@ -10,7 +10,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0009_plan_moves'),
+        ("billing", "0014_corrections"),
         ('gateway', '0001_initial'),
     ]
 

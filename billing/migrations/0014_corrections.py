@@ -9,7 +9,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0009_plan_moves'),
+        ("billing", "0013_costs"),
     ]
 
     operations = [

@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('billing', '0009_plan_moves'),
+        ("billing", "0012_records_by_moment"),
     ]
 
     operations = [
