@@ -26,8 +26,6 @@ from billing.seals.keys import Salts, text_of
 
 CHUNK = 1_000
 RECORD, TRANSFER = 0, 1
-NOT_REFUNDED = 0
-"""What was given back of a record's price: a request is not refunded apart from its revisions."""
 ELSEWHERE = "elsewhere"
 """An account that is neither the tenant's nor the operator's."""
 RECORD_FIELDS = (
@@ -42,7 +40,8 @@ TRANSFER_FIELDS = (
 _RECORD_COLUMNS = (
     *("settled_at", "id", "tenant", "request", "revision", "project", "api_key", "wallet"),
     *(f"{name}_tokens" for name in CLASSES),
-    *("card_version", "formula", "multiplier_bp", "charge", "exact", "waived", "model", "end_user", "day"),
+    *("card_version", "formula", "multiplier_bp", "charge", "refunded", "exact", "waived"),
+    *("model", "end_user", "day"),
 )
 _TRANSFER_COLUMNS = (
     *("booked_at", "id", "effective_at", "code", "debit_id", "credit_id", "amount"),
@@ -225,11 +224,11 @@ class Books:
 
     def _record(self, row: tuple[Any, ...], was: int, kept: Mapping[str, str]) -> Leaf:
         settled_at, pk, tenant, request, revision, project, api_key, wallet, *rest = row
-        *tokens, card, formula, multiplier_bp, charge, exact, waived, model, end_user, _ = rest
+        *tokens, card, formula, multiplier_bp, charge, refunded, exact, waived, model, end_user, _ = rest
         words, salt = self._words(f"record:{pk}", (model, end_user), kept)
         fields = (
             pk, tenant, text_of(settled_at), request, revision, project, api_key or "", wallet, *tokens,
-            self.cards.digest(card), formula, multiplier_bp, was, charge, NOT_REFUNDED, int(exact), int(waived), words,
+            self.cards.digest(card), formula, multiplier_bp, was, charge, refunded, int(exact), int(waived), words,
         )  # fmt: skip
         return Leaf((settled_at, RECORD, pk.int), RECORD, fields, (model, end_user), salt, 0, card)
 
