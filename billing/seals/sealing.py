@@ -138,7 +138,8 @@ class Summed:
 
 def summed(leaves: Iterator[Leaf]) -> Summed:
     """Return the tree over the leaves."""
-    made, block, place, skip = Summed(), [], None, 0
+    made, place, skip = Summed(), None, 0
+    block: list[bytes] = []
     for leaf in leaves:
         skip = skip + 1 if leaf.place == place else 0
         place = leaf.place

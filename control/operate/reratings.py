@@ -169,7 +169,8 @@ def _models(run: Rerating, found: list[Difference]) -> Table:
     """Return the sums by model, with what they cost the operator and the margins, where that is known."""
     priced = PublicModel.objects.filter(name__in=[one.name for one in found]).exclude(cost_input=None)
     tokens = tokens_by_model(run) if priced else {}
-    costs = {model.name: cost_of(model, _traffic(tokens.get(model.name, {}))) for model in priced}
+    known = {model.name: cost_of(model, _traffic(tokens.get(model.name, {}))) for model in priced}
+    costs = {name: one.amount for name, one in known.items() if one is not None}
     more = [Column("Cost", "credits"), Column("Margin before", "number"), Column("After", "number")] if costs else []
     rows = []
     for one in found:
