@@ -33,7 +33,7 @@ export class Estimate {
     this.#fill(tokens, window);
     if (isEmpty || !settings.model) return this.#place.replaceChildren();
     this.#timer = setTimeout(async () => {
-      const told = (await Promise.all(settings.asked.map((model) => this.#ask(conversation, question, settings, model)))).filter(Boolean);
+      const told = (await Promise.all(settings.asked.map((model) => this.#ask(conversation, question, settings, model, tokens)))).filter(Boolean);
       if (number !== this.#asked) return;
       this.#place.replaceChildren(...told.flatMap((one, index) => [index ? el("br") : "", one]));
       const quoted = told.filter(({ quote }) => quote).map(({ quote }) => quote);
@@ -41,7 +41,9 @@ export class Estimate {
     }, PAUSE);
   }
 
-  async #ask(conversation, question, settings, model) {
+  async #ask(conversation, question, settings, model, tokens) {
+    const window = settings.card(model)?.context_length ?? 0;
+    if (window && tokens > window) return el("span", { class: "warn" }, `About ${count(tokens)} tokens are more than the context of ${model}, ${count(window)} tokens.`);
     const body = JSON.stringify({
       model,
       input: [
