@@ -42,6 +42,8 @@ _MOVEMENTS = {
     "adjustment": "Adjustments",
     "overdraft_repaid": "Overdraft repaid",
     "refund": "Refunds",
+    "request_refund": "Refunds of requests",
+    "rerating": "Re-rated requests",
 }
 _ACCOUNTS = {"issuance_plan": "by the plan", "issuance_promo": "promotional", "issuance_paid": "paid"}
 FORMATS = {
