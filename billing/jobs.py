@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from billing.services import plan_moves, rollups, sweeps
+from billing.services import budgets, plan_moves, rollups, sweeps
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +46,6 @@ def jobs() -> tuple[Job, ...]:
         sweep_job("billing.monthly_grants", sweeps.monthly_grants(), every_s=30),
         sweep_job("billing.expiry", sweeps.expiry(), every_s=5),
         Job("billing.plan_moves", plan_moves.turn, every_s=1),
+        Job("billing.key_budgets", lambda: budgets.take_over() > 0, every_s=60),
         Job("billing.rollups", lambda: rollups.consume_usage() > 0, every_s=1),
     )

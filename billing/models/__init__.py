@@ -1,6 +1,6 @@
 """The tables of credit. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
 
-from billing.models.budgets import Budget
+from billing.models.budgets import Budget, BudgetWindow, SpendBudget
 from billing.models.cards import Rate, RateCard, RateCardVersion
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
@@ -9,6 +9,7 @@ from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, Usage
 
 __all__ = [
     "Budget",
+    "BudgetWindow",
     "CreditGrant",
     "Hold",
     "LedgerAccount",
@@ -22,6 +23,7 @@ __all__ = [
     "RateCardVersion",
     "Reconciliation",
     "ScheduledGrant",
+    "SpendBudget",
     "Subscription",
     "UsageDay",
     "UsageRecord",

@@ -36,7 +36,7 @@ from billing.writer.operations import (
     Void,
 )
 from billing.writer.trueup import true_up
-from billing.writer.view import HELD, BudgetRow, HoldRow, View, WalletRow
+from billing.writer.view import HELD, HoldRow, View, WalletRow, parts_of, window_name
 
 LONGEST = {"endpoint": 40, "task": 40, "end_user": 64, "kept": 32}
 """The most characters of a RequestFacts' texts: those of the usage record's columns."""
@@ -54,6 +54,8 @@ def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | L
         for operation in operations
     ]
     note_next_changes(view, changes)
+    for wallet in changes.counted:
+        changes.keep_windows(view.wallets[wallet])
     return answers, changes
 
 
@@ -67,15 +69,16 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
     roll(wallet, view, changes)
-    budget = view.budget(op.budget, op.wallet)
-    rooms = _rooms(wallet, budget)
+    windows = [window_name(terms, view.now) for terms in op.budgets]
+    rooms = _rooms(wallet, windows)
     amount = min(op.amount, min(rooms).now)
     if amount < op.least:  # also when the wallet is overdrawn beyond its limit, since `least` is never negative
         return _refused(rooms, op.least)
     changes.move(wallet, held=amount)
-    changes.count(budget, held=amount)
-    changes.reserved.append((op, amount))
-    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, op.budget))
+    changes.count(wallet, windows, held=amount)
+    named = " ".join(name for name in windows if name in wallet.windows) if windows else None
+    changes.reserved.append((op, amount, named))
+    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, named))
     return Held(amount, wallet.available)
 
 
@@ -87,14 +90,14 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
         return Stale()
     _check_wallet(op.request, hold, op.wallet)
     roll(wallet, view, changes)
-    budget = view.budget(hold.budget, op.wallet)
-    rooms = _rooms(wallet, budget)
+    windows = _named(hold.windows)
+    rooms = _rooms(wallet, windows)
     amount = max(min(op.amount, hold.amount + min(rooms).now), hold.amount)
     if amount < op.least:
         return _refused(rooms, op.least)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
-        changes.count(budget, held=amount - hold.amount)
+        changes.count(wallet, windows, held=amount - hold.amount)
         hold.amount = changes.extended[op.request] = amount
     if isinstance(op, Repin):
         changes.repinned[op.request] = op
@@ -107,15 +110,25 @@ class _Room(NamedTuple):
     now: int
     freed: int
     limit: str
+    budget: int = 0
 
 
-def _rooms(wallet: WalletRow, budget: BudgetRow | None) -> list[_Room]:
-    """Return what each limit leaves for a hold: ``wallet`` or ``wallet_frozen``, and those of the budget."""
+def _named(windows: str | None) -> list[str]:
+    return windows.split() if windows else []
+
+
+def _rooms(wallet: WalletRow, windows: Sequence[str]) -> list[_Room]:
+    """Return what each limit leaves for a hold: ``wallet`` or ``wallet_frozen``, and those of hard budgets in these
+    windows. A soft budget, and one whose limit was lifted, leaves everything; so does one that doesn't exist.
+    """
     if not wallet.is_open:
         return [_Room(0, 0, "wallet_frozen")]
     rooms = [_Room(wallet.available, wallet.available + wallet.held, "wallet")]
-    if budget is not None:
-        rooms += [_Room(rest, rest + budget.held, name) for rest, name in budget.rests()]
+    for name in windows:
+        count = wallet.windows.get(name)
+        if count is not None and count.is_hard and count.limit is not None:
+            rest = count.limit - count.spent
+            rooms.append(_Room(rest - count.held, rest, "budget", parts_of(name)[0]))
     return rooms
 
 
@@ -125,7 +138,7 @@ def _refused(rooms: Sequence[_Room], least: int) -> Refused:
     """
     lasting = min(rooms, key=operator.attrgetter("freed"))
     named = lasting if lasting.freed < least else min(rooms)
-    return Refused(named.limit, named.now, lasting.freed)
+    return Refused(named.limit, named.now, lasting.freed, named.budget)
 
 
 def _expire(op: ExpireGrants, view: View, changes: Changes) -> Answer:
@@ -169,7 +182,8 @@ def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, chang
     _check_wallet(op.request, hold, op.wallet)
     changes.burns += _burn(op.request, charge, hold, view, changes)
     changes.move(wallet, posted=-charge, held=-hold.amount)
-    changes.count(view.budget(hold.budget, hold.wallet), held=-hold.amount, charge=charge)
+    if hold.windows:
+        changes.count(wallet, hold.windows.split(), held=-hold.amount, spent=charge)
     changes.closed.append(closing)
     view.close_hold(hold)
     view.charges[op.request] = charge

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from billing.writer.changes import Changes
 from billing.writer.operations import Operation, Release, Reserve, Settle
-from billing.writer.view import GrantRow, HoldRow, View, WalletRow
+from billing.writer.view import GrantRow, HoldRow, View, WalletRow, window_name
 
 MOST_WALLETS = 4096
 
@@ -34,10 +34,11 @@ class _Known:
     is_ours: bool = True  # nobody else changed it between this process's last two flushes of it
 
 
-def _has_budget(operation: Operation, hold: HoldRow | None) -> bool:
-    """Whether a key's budget limits it, which is read each time."""
-    budget = hold.budget if hold is not None else getattr(operation, "budget", None)
-    return budget is not None
+def _windows(operation: Operation, hold: HoldRow | None, now: datetime) -> Iterable[str]:
+    """Return the names of the windows of budgets in which it counts."""
+    if hold is not None:
+        return hold.windows.split() if hold.windows else ()
+    return [window_name(terms, now) for terms in operation.budgets] if isinstance(operation, Reserve) else ()
 
 
 class KnownWallets:
@@ -65,7 +66,9 @@ class KnownWallets:
             change_at = known.row.next_grant_change_at
             hold = known.holds.get(operation.request)
             is_expected = (hold is None) is isinstance(operation, Reserve)
-            if not is_expected or _has_budget(operation, hold) or (change_at is not None and change_at <= now):
+            if not is_expected or (change_at is not None and change_at <= now):
+                return None
+            if any(name not in known.row.windows for name in _windows(operation, hold, now)):
                 return None
             if isinstance(operation, Settle):
                 if known.grants is None:

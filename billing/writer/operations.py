@@ -49,9 +49,24 @@ class EndFacts(msgspec.Struct, frozen=True):
     route: Mapping[str, Any] | None = None
 
 
+class BudgetTerms(msgspec.Struct, frozen=True):
+    """What never changes of a budget (`billing.models.Budget`): whose spending it counts, and in which windows.
+
+    `number` is its number in its wallet, `anchor` a minute as `billing.periods` counts them.
+    """
+
+    number: int
+    window: str  # Budget.Window
+    anchor: int
+    time_zone: str
+    name: str = ""
+    scope: str = ""  # Budget.Scope
+    subject: str = ""
+
+
 class Reserve(msgspec.Struct, frozen=True):
-    """Hold min(`amount`, the wallet's available credit, what is left of the key's `budget`) if that is at least
-    `least`; otherwise refuse, changing nothing. A budget that doesn't exist (any more) limits nothing.
+    """Hold min(`amount`, the wallet's available credit, what is left of each hard one of its `budgets`) if that is at
+    least `least`; otherwise refuse, changing nothing. The hold counts in the windows of now of all of its budgets.
     """
 
     request: UUID
@@ -68,7 +83,7 @@ class Reserve(msgspec.Struct, frozen=True):
     multiplier_bp: int = 10_000
     user: UUID | None = None
     facts: RequestFacts = RequestFacts()
-    budget: UUID | None = None
+    budgets: tuple[BudgetTerms, ...] = ()
 
 
 class Extend(msgspec.Struct, frozen=True):
@@ -76,7 +91,7 @@ class Extend(msgspec.Struct, frozen=True):
     nothing.
 
     Both are the hold's whole amount, not an increase. Grants that have ended are not available; nor is anything of a
-    frozen wallet, nor more than is left of the hold's budget.
+    frozen wallet, nor more than is left of the hold's budgets in the windows that it counts in.
     """
 
     request: UUID
@@ -220,7 +235,7 @@ class Held(msgspec.Struct, frozen=True):
 
 class Refused(msgspec.Struct, frozen=True):
     """Reserve, Extend, Repin or Adjust was refused: `limit` says why (``wallet``: too little credit, ``wallet_frozen``,
-    or the limit of a budget: ``day``, ``month``, ``total``), and `available` how many µcr are left there. `freed` is
+    or ``budget``, which `budget` names by its number), and `available` how many µcr are left there. `freed` is
     how many there would be under all limits if other requests gave back all that they hold: what fits in that may be
     asked again, and for what doesn't, `limit` is the one that would still be in the way.
     """
@@ -228,6 +243,7 @@ class Refused(msgspec.Struct, frozen=True):
     limit: str
     available: int
     freed: int = 0
+    budget: int = 0
 
 
 class Renewed(msgspec.Struct, frozen=True):

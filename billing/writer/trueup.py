@@ -52,7 +52,8 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
             if grant is not None:
                 changes.take(grant, -back)
                 _note_change(grant, wallet, changes)
-    changes.correct(view.budget(record.budget, record.wallet), difference, record.reserved_at)
+    if record.windows:
+        changes.count(wallet, record.windows.split(), spent=difference)
     changes.corrections.append(Correction(op, record.revision + 1))
     return Settled(op.charge, wallet.posted, wallet.held)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, keys, openapi, routes, tenancy, usage, wallet  # noqa: F401 - openapi registers its extensions
+from control.api import audit, budgets, keys, openapi, routes, tenancy, usage, wallet  # noqa: F401 - openapi registers its extensions
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),
@@ -20,6 +20,8 @@ urlpatterns = [
     path("usage/", usage.UsageView.as_view(), name="api-usage"),
     path("wallet/", wallet.WalletView.as_view(), name="api-wallet"),
     path("wallet/transfers/", wallet.TransfersView.as_view(), name="api-wallet-transfers"),
+    path("budgets/", budgets.BudgetsView.as_view(), name="api-budgets"),
+    path("budgets/<uuid:pk>/", budgets.BudgetView.as_view(), name="api-budget"),
     path("audit/", audit.AuditView.as_view(), name="api-audit"),
     path("routes/explain/", routes.RouteExplainView.as_view(), name="api-route-explain"),
 ]

@@ -23,6 +23,7 @@ from billing.models import (
     RateCardVersion,
     Reconciliation,
     ScheduledGrant,
+    SpendBudget,
 )
 from billing.triggers import ERASED
 from control.belongings.kinds import CHUNK, every, in_chunks
@@ -35,6 +36,7 @@ TEXTS: dict[type[Model], tuple[str, ...]] = {
     OutgoingMail: ("subject", "error"),
     CreditGrant: ("source", "refund_reference"),
     ScheduledGrant: ("reason",),
+    SpendBudget: ("name",),
     APIKey: ("name",),
     AdminAPIKey: ("name",),
     TaskState: ("error",),

@@ -41,6 +41,7 @@ JOBS = {
     "billing.expiry": ("Expiry", "books what has expired of grants"),
     "billing.rollups": ("Sums of usage", "adds requests to the sums that pages show"),
     BOOKS: ("Books", "checks all rows of credit against each other"),
+    "billing.key_budgets": ("Keys’ budgets", "takes over what the release before counted in them"),
     "billing.plan_moves": ("Moves to a plan", "moves tenants whose plan is to be another"),
     "fleet.fetches": ("Models, fetched", "brings models to this machine"),
     "gateway.mail": ("Mail", "sends what waits"),

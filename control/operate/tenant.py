@@ -25,17 +25,19 @@ from billing.models import CreditGrant, PlanVersion, ScheduledGrant, Subscriptio
 from billing.selectors.balances import Balance, balance_of
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
 from billing.selectors.usage import usage_by_day
+from billing.services.budgets import Standing, limited_keys
 from control.operate.base import Desk, operator_page
 from control.operate.tenants import DAYS, state_of
 from control.screens import audit as trail
 from control.screens import viewing
+from control.screens.budgets import budgets_table
 from control.screens.charts import Chart, Tile, stacked
 from control.screens.figures import amount, day, grouped, moment, short_id, show_charge, show_credits
 from control.screens.key_forms import limits_in_words
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant
 from tenancy.services import tenants
-from tenancy.services.restrictions import LIMITS
+from tenancy.services.restrictions import LIMITS, with_spending
 
 PAGE = 50
 _SALT = "control.operate.ledger"
@@ -315,9 +317,9 @@ def _invitations(request: HttpRequest, subject: Subject) -> Table:
 def keys(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     """Show keys, newest first, and admin keys."""
     subject = Subject.of(desk, slug)
-    mine = APIKey.objects.of(subject.tenant).select_related("project", "budget", "created_by").order_by("-id")
+    mine = APIKey.objects.of(subject.tenant).select_related("project", "created_by").order_by("-id")
     before = _uuid(request.GET.get("before", ""))
-    found = list((mine.filter(id__lt=before) if before else mine)[: PAGE + 1])
+    found = with_spending((mine.filter(id__lt=before) if before else mine)[: PAGE + 1])
     may_change = desk.may("gateway.change_apikey")
     columns = [
         Column("Key", "name"),
@@ -426,9 +428,26 @@ def wallet(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     before = _cursor(request)
     if desk.may("billing.view_creditgrant") and before is None:
         sections += [Section("Grants", table=_grants(subject, subject.balance.wallet), buttons=acts)]
+    if before is None:
+        sections += [_budgets(subject)]
     if desk.may("billing.view_ledgertransfer"):
         sections += [Section("Ledger", table=_ledger(subject.balance.wallet, before))]
     return subject.page(request, "operate-tenant-wallet", sections)
+
+
+def _budgets(subject: Subject) -> Section:
+    """Return the tenant's budgets, those that it set itself among them."""
+    add = subject.buttons(("New budget", "budget", "billing.change_wallet"))
+    if subject.tenant.erased_at is not None or not subject.desk.may("billing.change_wallet"):
+        return Section("Budgets", table=budgets_table(subject.tenant, None))
+
+    def actions(one: Standing) -> list[Button]:
+        return [
+            Button("Change", subject.address("budget-change", one.budget.pk), str(one.budget)),
+            Button("Remove", subject.address("budget-remove", one.budget.pk), str(one.budget), tone="danger"),
+        ]
+
+    return Section("Budgets", table=budgets_table(subject.tenant, actions), buttons=add)
 
 
 def _grants(subject: Subject, wallet_id: UUID) -> Table:
@@ -627,13 +646,13 @@ def _rate(number: str, seconds: int, burst: str) -> str:
 
 def _limited_keys(subject: Subject) -> Table:
     rates = [Q(**{f"{name}__isnull": False}) for name, limit in LIMITS.items() if not limit.is_spend]
-    limited = ~Q(allowed_models=[]) | ~Q(networks=[]) | Q(budget__isnull=False)
+    limited = ~Q(allowed_models=[]) | ~Q(networks=[]) | Q(id__in=limited_keys(subject.tenant.id))
     for one in rates:
         limited |= one
-    found = APIKey.objects.of(subject.tenant).filter(limited, revoked_at=None).select_related("project", "budget")
+    found = APIKey.objects.of(subject.tenant).filter(limited, revoked_at=None).select_related("project")
     rows = [
         Row([Cell(one.name, detail=f"…{one.last_four}"), one.project.name, "; ".join(limits_in_words(one)) or "none"])
-        for one in found.order_by("-id")[:PAGE]
+        for one in with_spending(found.order_by("-id")[:PAGE])
     ]
     columns = [Column("Key", "name"), Column("Project", "wraps"), Column("Limits", "wraps")]
     return Table(

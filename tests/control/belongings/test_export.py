@@ -51,7 +51,10 @@ def test_a_tenants_export_has_all_kinds_and_its_files(marked, other):
     manifest, files = opened(export.of_tenant(marked.tenant))
     assert manifest["of"] == {"tenant": SLUG, "id": str(marked.tenant.pk)}
     empty = {name for name in files if name.endswith(".jsonl") and not files[name]}
-    assert empty <= {f"{name}.jsonl" for name in ("holds", "budgets", "alerts", "deliveries", "web_hooks")}
+    assert empty <= {
+        f"{name}.jsonl"
+        for name in ("holds", "budgets", "budget_windows", "key_budgets", "alerts", "deliveries", "web_hooks")
+    }
     [file], [adapter] = rows(files, "files"), rows(files, "adapters")
     assert files[f"files/{file['id']}"] == MARK.encode()
     assert len(files[f"adapters/{adapter['id']}.safetensors"]) > 100
