@@ -62,14 +62,14 @@ class Load:
     async def request(self):
         from base.ids import uuid7
         from billing.writer import WriterBusyError
-        from billing.writer.operations import EndFacts, RequestFacts, Reserve, Settle
+        from billing.writer.operations import NO_BUDGETS, EndFacts, RequestFacts, Reserve, Settle
 
         wallet, tenant = random.choice(self.wallets)
         facts = RequestFacts("chat.completions", "chat", {"reason": "default"})
         made = Reserve(
             request=uuid7(), wallet=wallet, amount=500, least=100, owner=tenant, deployment=tenant,
             card_version=tenant, tenant=tenant, project=tenant, api_key=tenant, model="benchmark", facts=facts,
-            budgets=self.budgets,
+            budgets=self.budgets or NO_BUDGETS,
         )  # fmt: skip
         started = time.perf_counter()
         try:
@@ -126,7 +126,7 @@ def percentiles(seconds):
     return [1e3 * statistics.median(ordered), 1e3 * ordered[int(len(ordered) * 0.99)]]
 
 
-def measure(work, writer, wallets, postmaster, wal, *, budgets=()):
+def measure(work, writer, wallets, postmaster, wal, *, budgets=None):
     """Run one load and return what a request cost."""
     load = Load(writer, wallets, budgets)
 
@@ -218,7 +218,7 @@ def measure_database(seconds):
         )
     budgets = five_of_each(made)
     for callers in BUDGETED:
-        taken = {(): [], budgets: []}
+        taken = {None: [], budgets: []}
         for _ in range(TURNS):
             for bearing, found in taken.items():
                 found.append(
@@ -244,11 +244,12 @@ def measure_database(seconds):
 def five_of_each(wallets):
     """Make the same five budgets for each wallet, which no request reaches, and return their terms."""
     from billing.services.budgets import make_budget, terms_of
+    from billing.writer.operations import Bearing
 
     windows = (("tenant", "total"), ("project", "day"), ("key", "week"), ("key", "month"), ("models", "day"))
     for wallet in wallets:
         five = [make_budget(wallet=wallet.pk, scope=scope, window=window, amount=10**15) for scope, window in windows]
-    return tuple(map(terms_of, five))
+    return Bearing(tuple(map(terms_of, five)))
 
 
 def run_child(environment, seconds):

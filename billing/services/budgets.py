@@ -18,7 +18,7 @@ from billing.models import Budget, BudgetWindow, SpendBudget, Wallet
 from billing.periods import CALENDAR, Period, minute_of, window_of, zone
 from billing.services.errors import CreditError
 from billing.services.wallets import lock
-from billing.writer.operations import BudgetTerms
+from billing.writer.operations import Bearing, BudgetTerms
 from billing.writer.view import Count, Windows, read_windows
 
 MOST_BUDGETS = 200
@@ -65,9 +65,9 @@ def terms_of(budget: SpendBudget) -> BudgetTerms:
     )  # fmt: skip
 
 
-def bearing_on(wallet: UUID, *, project: UUID, key: UUID | None, member: UUID | None) -> tuple[BudgetTerms, ...]:
+def bearing_on(wallet: UUID, *, project: UUID, key: UUID | None, member: UUID | None) -> Bearing:
     """Return the budgets that bear on requests of the project by that key or member, among them those of end users and
-    models, which `bears` tells apart; one query.
+    models, which `bearing` tells apart; one query.
     """
     mine = Q(scope=_Scope.TENANT) | Q(scope__in=(_Scope.END_USER, _Scope.MODELS))
     mine |= Q(scope=_Scope.PROJECT, subject=str(project))
@@ -75,11 +75,16 @@ def bearing_on(wallet: UUID, *, project: UUID, key: UUID | None, member: UUID | 
         mine |= Q(scope=_Scope.KEY, subject=str(key))
     if member is not None:
         mine |= Q(scope=_Scope.MEMBER, subject=str(member))
-    return tuple(map(terms_of, SpendBudget.objects.filter(mine, wallet=wallet)))
+    return Bearing(tuple(map(terms_of, SpendBudget.objects.filter(mine, wallet=wallet))))
 
 
-def bears(terms: BudgetTerms, *, model: str, end_user: str) -> bool:
-    """Return whether the budget bears on a request for the model, of the end user with that digest."""
+def bearing(budgets: Bearing, *, model: str, end_user: str) -> Bearing:
+    """Return those that bear on a request for the model, of the end user with that digest."""
+    found = tuple([one for one in budgets.terms if _bears(one, model, end_user)])
+    return budgets if len(found) == len(budgets.terms) else Bearing(found)
+
+
+def _bears(terms: BudgetTerms, model: str, end_user: str) -> bool:
     if terms.scope == _Scope.MODELS:
         return model in terms.subject.split("\n")
     return terms.scope != _Scope.END_USER or (end_user != "" and terms.subject == end_user)

@@ -121,16 +121,17 @@ class Changes:
         """Change what counts in these windows of the wallet's budgets, here and for later operations of the flush."""
         found = wallet.windows
         for name in names:
-            if (count := found.pop(name, None)) is not None:
+            if (count := found.get(name)) is not None:
                 count.held += held
                 count.spent += spent
-                found[name] = count  # the last: those used longest ago are the first
-                self.counted.setdefault(wallet.id, set()).add(name)
-                self.wallets.setdefault(wallet.id, [0, 0])
+        self.counted.setdefault(wallet.id, set()).update(names)
+        self.wallets.setdefault(wallet.id, [0, 0])
 
     def keep_windows(self, wallet: WalletRow) -> None:
         """Note what the wallet's row keeps of its windows, and put those away that were used longest ago."""
-        found, touched = wallet.windows, self.counted[wallet.id]
+        found, touched = wallet.windows, self.counted[wallet.id] & wallet.windows.keys()
+        for name in touched:
+            found[name] = found.pop(name)  # the last: those used longest ago are the first
         most = max(MOST_KEPT, len(touched))
         if len(found) > most:
             for name in [name for name in found if name not in touched][: len(found) - most // 2]:

@@ -36,7 +36,7 @@ from billing.writer.operations import (
     Void,
 )
 from billing.writer.trueup import true_up
-from billing.writer.view import HELD, HoldRow, View, WalletRow, parts_of, window_name
+from billing.writer.view import HELD, HoldRow, View, WalletRow, names_in, parts_of
 
 LONGEST = {"endpoint": 40, "task": 40, "end_user": 64, "kept": 32}
 """The most characters of a RequestFacts' texts: those of the usage record's columns."""
@@ -69,14 +69,15 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
     roll(wallet, view, changes)
-    windows = [window_name(terms, view.now) for terms in op.budgets]
-    rooms = _rooms(wallet, windows)
-    amount = min(op.amount, min(rooms).now)
+    text = op.budgets.windows(view.now)
+    windows = names_in(text)
+    amount = min(op.amount, _room(wallet, windows))
     if amount < op.least:  # also when the wallet is overdrawn beyond its limit, since `least` is never negative
-        return _refused(rooms, op.least)
+        return _refused(_rooms(wallet, windows), op.least)
     changes.move(wallet, held=amount)
-    changes.count(wallet, windows, held=amount)
-    named = " ".join(name for name in windows if name in wallet.windows) if windows else None
+    if windows:
+        changes.count(wallet, windows, held=amount)
+    named = text or None
     changes.reserved.append((op, amount, named))
     view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, named))
     return Held(amount, wallet.available)
@@ -90,11 +91,10 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
         return Stale()
     _check_wallet(op.request, hold, op.wallet)
     roll(wallet, view, changes)
-    windows = _named(hold.windows)
-    rooms = _rooms(wallet, windows)
-    amount = max(min(op.amount, hold.amount + min(rooms).now), hold.amount)
+    windows = names_in(hold.windows or "")
+    amount = max(min(op.amount, hold.amount + _room(wallet, windows)), hold.amount)
     if amount < op.least:
-        return _refused(rooms, op.least)
+        return _refused(_rooms(wallet, windows), op.least)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
         changes.count(wallet, windows, held=amount - hold.amount)
@@ -113,8 +113,18 @@ class _Room(NamedTuple):
     budget: int = 0
 
 
-def _named(windows: str | None) -> list[str]:
-    return windows.split() if windows else []
+def _room(wallet: WalletRow, windows: Sequence[str]) -> int:
+    """Return the µcr that a hold may take now, under all limits."""
+    if not wallet.is_open:
+        return 0
+    room = wallet.available
+    if windows:
+        found = wallet.windows
+        for name in windows:
+            count = found.get(name)
+            if count is not None and count.is_hard and count.limit is not None:
+                room = min(room, count.limit - count.spent - count.held)
+    return room
 
 
 def _rooms(wallet: WalletRow, windows: Sequence[str]) -> list[_Room]:
@@ -183,7 +193,7 @@ def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, chang
     changes.burns += _burn(op.request, charge, hold, view, changes)
     changes.move(wallet, posted=-charge, held=-hold.amount)
     if hold.windows:
-        changes.count(wallet, hold.windows.split(), held=-hold.amount, spent=charge)
+        changes.count(wallet, names_in(hold.windows), held=-hold.amount, spent=charge)
     changes.closed.append(closing)
     view.close_hold(hold)
     view.charges[op.request] = charge

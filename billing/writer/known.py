@@ -16,7 +16,7 @@ from uuid import UUID
 
 from billing.writer.changes import Changes
 from billing.writer.operations import Operation, Release, Reserve, Settle
-from billing.writer.view import GrantRow, HoldRow, View, WalletRow, window_name
+from billing.writer.view import GrantRow, HoldRow, View, WalletRow, names_in
 
 MOST_WALLETS = 4096
 
@@ -34,11 +34,11 @@ class _Known:
     is_ours: bool = True  # nobody else changed it between this process's last two flushes of it
 
 
-def _windows(operation: Operation, hold: HoldRow | None, now: datetime) -> Iterable[str]:
+def _windows(operation: Operation, hold: HoldRow | None, now: datetime) -> tuple[str, ...]:
     """Return the names of the windows of budgets in which it counts."""
     if hold is not None:
-        return hold.windows.split() if hold.windows else ()
-    return [window_name(terms, now) for terms in operation.budgets] if isinstance(operation, Reserve) else ()
+        return names_in(hold.windows) if hold.windows else ()
+    return names_in(operation.budgets.windows(now)) if isinstance(operation, Reserve) else ()
 
 
 class KnownWallets:
@@ -68,7 +68,7 @@ class KnownWallets:
             is_expected = (hold is None) is isinstance(operation, Reserve)
             if not is_expected or (change_at is not None and change_at <= now):
                 return None
-            if any(name not in known.row.windows for name in _windows(operation, hold, now)):
+            if (names := _windows(operation, hold, now)) and not known.row.windows.keys() >= set(names):
                 return None
             if isinstance(operation, Settle):
                 if known.grants is None:

@@ -10,7 +10,7 @@ ledger: `services.credits` answers a key that was used before.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +18,7 @@ import msgspec
 
 from base import leases
 from base.ids import uuid7
+from billing.periods import minute_of, window_of
 
 LEASE_SECONDS = leases.SECONDS
 """How long the lease of a hold lasts after the hold was made or renewed, by the database's clock: until then no sweep
@@ -64,6 +65,39 @@ class BudgetTerms(msgspec.Struct, frozen=True):
     subject: str = ""
 
 
+class Bearing:
+    """The budgets that bear on requests, with the names of their windows of now, which are remembered until one ends.
+
+    A name is the budget's number in its wallet, a point, and the minute of the window's beginning.
+    """
+
+    __slots__ = ("_named", "terms")
+
+    def __init__(self, terms: tuple[BudgetTerms, ...] = ()) -> None:
+        self.terms = terms
+        self._named = ("", datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bearing) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    def windows(self, now: datetime) -> str:
+        """Return the names of the windows that `now` is in, with spaces between."""
+        text, since, until = self._named
+        if since <= now < until or not self.terms:
+            return text
+        found = [window_of(one.window, one.anchor, one.time_zone, now) for one in self.terms]
+        named = zip(self.terms, found, strict=True)
+        text = " ".join([f"{one.number}.{minute_of(period.start)}" for one, period in named])
+        self._named = text, max(period.start for period in found), min(period.end for period in found)
+        return text
+
+
+NO_BUDGETS = Bearing()
+
+
 class Reserve(msgspec.Struct, frozen=True):
     """Hold min(`amount`, the wallet's available credit, what is left of each hard one of its `budgets`) if that is at
     least `least`; otherwise refuse, changing nothing. The hold counts in the windows of now of all of its budgets.
@@ -83,7 +117,7 @@ class Reserve(msgspec.Struct, frozen=True):
     multiplier_bp: int = 10_000
     user: UUID | None = None
     facts: RequestFacts = RequestFacts()
-    budgets: tuple[BudgetTerms, ...] = ()
+    budgets: Bearing = NO_BUDGETS
 
 
 class Extend(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from billing.codes import Code
 from billing.writer.changes import Changes, Correction, Transfer, counted
 from billing.writer.grants import roll
 from billing.writer.operations import Answer, Settled, Stale, TrueUp
-from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow
+from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow, names_in
 
 
 class Direction(Enum):
@@ -53,7 +53,7 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
                 changes.take(grant, -back)
                 _note_change(grant, wallet, changes)
     if record.windows:
-        changes.count(wallet, record.windows.split(), spent=difference)
+        changes.count(wallet, names_in(record.windows), spent=difference)
     changes.corrections.append(Correction(op, record.revision + 1))
     return Settled(op.charge, wallet.posted, wallet.held)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,10 +13,8 @@ from uuid import UUID
 import msgspec
 
 from base.ids import day_of
-from billing.periods import minute_of, window_of
 from billing.writer.operations import (
     Adjust,
-    BudgetTerms,
     ExpireGrants,
     Extend,
     Grant,
@@ -52,9 +51,10 @@ def read_windows(text: str) -> Windows:
     return _decode(text) if text else {}
 
 
-def window_name(terms: BudgetTerms, now: datetime) -> str:
-    """Return the name of the budget's window that `now` is in."""
-    return f"{terms.number}.{minute_of(window_of(terms.window, terms.anchor, terms.time_zone, now).start)}"
+@functools.lru_cache(maxsize=4096)
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of windows in the text of a hold or record."""
+    return tuple(text.split())
 
 
 def parts_of(name: str) -> tuple[int, int]:
@@ -332,11 +332,11 @@ def _windows_away(operations: Iterable[Operation], view: View) -> Iterator[tuple
     """Yield the windows in which the operations count and that their wallets' rows don't keep."""
     named: dict[UUID, set[str]] = defaultdict(set)
     for operation in operations:
-        if isinstance(operation, Reserve) and operation.budgets:
-            named[operation.wallet].update([window_name(terms, view.now) for terms in operation.budgets])
+        if isinstance(operation, Reserve) and (text := operation.budgets.windows(view.now)):
+            named[operation.wallet].update(names_in(text))
     for held in (*view.holds.values(), *view.records.values()):
         if held.windows:
-            named[held.wallet].update(held.windows.split())
+            named[held.wallet].update(names_in(held.windows))
     for wallet, names in named.items():
         if (row := view.wallets.get(wallet)) is not None:
             yield from [(wallet, *parts_of(name)) for name in names if name not in row.windows]

@@ -15,7 +15,7 @@ from django.utils.crypto import salted_hmac
 from billing import rating
 from billing.limits.types import Waiting
 from billing.rating import CardPrices
-from billing.services.budgets import bears
+from billing.services.budgets import bearing
 from billing.writer.entry import WriterError
 from billing.writer.operations import Answer, BudgetTerms, Extend, Held, Refused, Repin, RequestFacts, Reserve, Stale
 from gateway.concurrency import credit_key
@@ -282,7 +282,7 @@ def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) 
         multiplier_bp=price.meter.multiplier_bp,
         user=principal.user,
         facts=facts,
-        budgets=tuple(one for one in principal.budgets if bears(one, model=model, end_user=end_user)),
+        budgets=bearing(principal.budgets, model=model, end_user=end_user),
     )
 
 
@@ -306,7 +306,7 @@ async def hold(
 
     # Who waits for a budget keeps nobody waiting on whom it doesn't bear.
     wallet = credit_key(reserve.wallet)
-    budgets = {terms.number: credit_key(reserve.wallet, terms.number) for terms in reserve.budgets}
+    budgets = {terms.number: credit_key(reserve.wallet, terms.number) for terms in reserve.budgets.terms}
 
     def short_of(answer: Answer) -> str | None:
         if not isinstance(answer, Refused) or answer.freed < reserve.least:
@@ -320,7 +320,7 @@ async def hold(
         log.warning("reserve_failed", error=str(error))
         raise ledger_unavailable() from error
     if isinstance(answer, Refused):
-        raise refusal_of_hold(answer, reserve.least, reserve.budgets)
+        raise refusal_of_hold(answer, reserve.least, reserve.budgets.terms)
     assert isinstance(answer, Held), answer
     return answer
 
@@ -351,7 +351,7 @@ async def pinned_anew(ledger: Ledger, request: UUID, placement: Placement, prepa
         raise ledger_unavailable() from error
     if isinstance(answer, Refused):
         whole = msgspec.structs.replace(answer, available=held + answer.available)
-        raise refusal_of_hold(whole, operation.least, placement.principal.budgets)
+        raise refusal_of_hold(whole, operation.least, placement.principal.budgets.terms)
     if isinstance(answer, Stale):
         raise ledger_unavailable()
     assert isinstance(answer, Held), answer

@@ -22,7 +22,7 @@ from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
 from billing.rating import CardPrices, batch_multiplier
 from billing.services.budgets import bearing_on
-from billing.writer.operations import BudgetTerms
+from billing.writer.operations import NO_BUDGETS, Bearing
 from gateway.errors.faults import access_changed, catalogue_unavailable
 from gateway.errors.refusal import Refusal
 from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
@@ -75,7 +75,7 @@ class Principal:
     key_request_bucket: Bucket | None = None
     key_credit_bucket: Bucket | None = None
     key_concurrency: int | None = None
-    budgets: tuple[BudgetTerms, ...] = ()  # that bear on its requests, those of some end users and models alone too
+    budgets: Bearing = NO_BUDGETS  # that bear on its requests, those of some end users and models alone too
     own: OwnTerms = NONE_OF_ITS_OWN  # which models of the tenant's own the project has, and the plan serves
     queue: str = field(init=False, compare=False)
     """The name under which its requests wait and are counted: a tenant's batches apart from all else of it."""
@@ -429,7 +429,7 @@ def load_by_session(user: UUID, project: UUID) -> _Answer:
 def _authority(principal: Principal) -> tuple[object, ...]:
     """The terms by which a request was let in, and the budgets that it draws on."""
     terms = (principal.scopes, principal.networks, principal.allowed_models, principal.key_models, principal.own)
-    return *terms, [one.number for one in principal.budgets]
+    return *terms, [one.number for one in principal.budgets.terms]
 
 
 def _check_expiry(principal: Principal) -> None:

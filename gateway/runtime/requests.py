@@ -116,7 +116,7 @@ class Requests:
         self.live.pop(generation.id, None)
         principal = generation.principal
         self.turns.wake(credit_key(principal.wallet))
-        for terms in principal.budgets:
+        for terms in principal.budgets.terms:
             self.turns.wake(credit_key(principal.wallet, terms.number))
 
     def unsettled(self, operation: Settle | Release) -> None:

@@ -28,7 +28,7 @@ from billing.models import (
 from billing.rating import CardPrices, charge
 from billing.services import budgets, rollups
 from billing.writer.apply import apply_now
-from billing.writer.operations import Reserve, Settle, TrueUp
+from billing.writer.operations import Bearing, Reserve, Settle, TrueUp
 from tests.billing.writer.world import make_budget, make_wallet
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db]
@@ -58,7 +58,7 @@ def serve(wallet, card, *, settle_with=None, exact=True, budget=None):
     made = Reserve(
         request=uuid7(), wallet=wallet.pk, amount=5_000, least=1, owner=some, deployment=some, card_version=card.id,
         tenant=wallet.tenant_id, project=some, api_key=None, model="m", multiplier_bp=9_000,
-        budgets=(budgets.terms_of(budget),) if budget else (),
+        budgets=Bearing((budgets.terms_of(budget),) if budget else ()),
     )  # fmt: skip
     amount = charge(CLASSES, card, 9_000) if settle_with is None else settle_with
     apply_now([made, Settle(made.request, wallet.pk, amount, CLASSES, exact=exact)])

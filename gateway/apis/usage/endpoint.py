@@ -129,7 +129,7 @@ async def key_show(call: Call[None]) -> KeyShown:
 def key_of(principal: Principal) -> KeyData:
     """Return the spending of a principal's key, and the budgets that bear on its requests; five queries."""
     key = APIKey.objects.unscoped().get(pk=principal.api_key)
-    numbers = [terms.number for terms in principal.budgets if terms.scope != SpendBudget.Scope.END_USER]
+    numbers = [terms.number for terms in principal.budgets.terms if terms.scope != SpendBudget.Scope.END_USER]
     found = SpendBudget.objects.filter(wallet=principal.wallet, number__in=numbers, removed_at=None)
     present = standings(found)
     own = [one for one in present if one.budget.scope == SpendBudget.Scope.KEY and one.budget.is_hard]

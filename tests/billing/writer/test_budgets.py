@@ -23,7 +23,7 @@ from billing.services.budgets import BudgetError, SpendLimits
 from billing.writer import changes as changes_module
 from billing.writer import decide as decide_module
 from billing.writer import open_writer
-from billing.writer import view as view_module
+from billing.writer import operations as operations_module
 from billing.writer.apply import apply_now
 from billing.writer.operations import Extend, Held, Refused, Release, Repin, Settle, Settled, TrueUp
 from tests.billing.conftest import MovedClock
@@ -398,7 +398,7 @@ def walk():
 
 
 def unlimited(wallet, _):
-    return [decide_module._Room(wallet.available, wallet.available, "wallet")]
+    return wallet.available
 
 
 def always_in_utc(window, anchor, time_zone, at, real=window_of):
@@ -412,8 +412,8 @@ def nothing_comes_back(self, wallet, names, *, held=0, spent=0, real=changes_mod
 @pytest.mark.parametrize(
     "broken",
     [
-        (decide_module, "_rooms", unlimited),
-        (view_module, "window_of", always_in_utc),
+        (decide_module, "_room", unlimited),
+        (operations_module, "window_of", always_in_utc),
         (changes_module.Changes, "count", nothing_comes_back),
         (budgets, "_rewrite", lambda *_: None),
     ],

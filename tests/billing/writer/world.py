@@ -14,7 +14,7 @@ from base.ids import uuid7
 from billing.models import CreditGrant, SpendBudget, Wallet
 from billing.services import budgets, credits, wallets
 from billing.writer import Writer, open_writer
-from billing.writer.operations import EndFacts, Extend, Release, Renew, Repin, RequestFacts, Reserve, Settle
+from billing.writer.operations import Bearing, EndFacts, Extend, Release, Renew, Repin, RequestFacts, Reserve, Settle
 from tenancy.models import Tenant
 
 OWNER, DEPLOYMENT, CARD = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
@@ -36,7 +36,7 @@ def make_budget(wallet: Wallet, amount: int, window: str = "total", **terms) -> 
 
 def of_budgets(made: Reserve, *bearing: SpendBudget) -> Reserve:
     """The same hold, on which these budgets bear."""
-    return msgspec.structs.replace(made, budgets=tuple(map(budgets.terms_of, bearing)))
+    return msgspec.structs.replace(made, budgets=Bearing(tuple(map(budgets.terms_of, bearing))))
 
 
 def counts(budget: SpendBudget) -> tuple[int, int]:

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from billing.limits.types import Bucket
-from billing.writer.operations import BudgetTerms
-from billing.writer.view import Count, window_name
+from billing.writer.operations import Bearing, BudgetTerms
+from billing.writer.view import Count
 from gateway.generation.credit import end_user_digest
 from tests.gateway.apis.client import ask, assert_error
 from tests.gateway.apis.websocket.socket import Socket
@@ -88,8 +88,8 @@ def limited(world, limit, *, window="total", scope="key", **terms):
     own = BudgetTerms(1, window, 0, "UTC", "mine", scope, **terms)
     count = Count(0, 0, limit)
     wallet = world.stand.writer.wallet
-    wallet.windows[window_name(own, datetime.now(UTC))] = count
-    world.set_principal(budgets=(own,))
+    wallet.windows[Bearing((own,)).windows(datetime.now(UTC))] = count
+    world.set_principal(budgets=Bearing((own,)))
     return lambda: next(iter(wallet.windows.values()))
 
 

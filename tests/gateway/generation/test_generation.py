@@ -12,7 +12,7 @@ from base.ids import uuid7
 from billing.limits.types import Bucket, Lease, Taken
 from billing.rating import CardPrices, charge
 from billing.writer.entry import WriterBusyError, WriterError
-from billing.writer.operations import BudgetTerms, Extend, Release, Reserve, Settle
+from billing.writer.operations import Bearing, BudgetTerms, Extend, Release, Reserve, Settle
 from billing.writer.view import Count
 from gateway.concurrency import ConcurrencyLimiter
 from gateway.errors import faults
@@ -865,7 +865,7 @@ async def test_who_waits_for_a_keys_budget_keeps_no_other_keys_waiting():
     """They waited in one queue: a key that had lent out all that it may spend held up the whole tenant."""
     stand = await make_stand(tokens=20, hang_at=1, terms={"concurrency": 8})
     stand.writer.wallet.windows["1.0"] = Count(0, 0, 2_500)
-    small = replace(stand.principal, budgets=(BudgetTerms(1, "total", 0, "UTC"),))
+    small = replace(stand.principal, budgets=Bearing((BudgetTerms(1, "total", 0, "UTC"),)))
 
     def begin(principal):
         return asyncio.create_task(start_generation(stand.runtime, principal, make_intent(max_tokens=20), uuid7()))
