@@ -40,6 +40,49 @@ _PENDING = {
 }
 
 
+_RECORDS = """
+    SELECT r.wallet, named.{value} AS name, r.charge - coalesce(e.charge, 0) AS more FROM billing_usagerecord r
+    LEFT JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
+    {join} AS named{columns} {on} WHERE r.windows IS NOT NULL
+"""
+_PLACES = {
+    "postgresql": {
+        "pending": _PENDING["postgresql"],
+        "kept": """
+            SELECT w.id AS wallet, k.key AS name, (k.value ->> 0)::bigint AS spent, (k.value ->> 1)::bigint AS held
+            FROM billing_wallet w, jsonb_each(nullif(w.windows, '')::jsonb) k
+        """,
+        "holds": """
+            SELECT h.wallet_id, named.name, h.amount
+            FROM billing_hold h, unnest(string_to_array(h.windows, ' ')) AS named(name)
+        """,
+        "records": _RECORDS.format(
+            value="name",
+            join="CROSS JOIN LATERAL unnest(string_to_array(r.windows, ' '))",
+            columns="(name)",
+            on="",
+        ),
+    },
+    "sqlite": {
+        "pending": _PENDING["sqlite"],
+        "kept": """
+            SELECT w.id AS wallet, k.key AS name, k.value ->> 0 AS spent, k.value ->> 1 AS held
+            FROM billing_wallet w, json_each(nullif(w.windows, '')) k
+        """,
+        "holds": """
+            SELECT h.wallet_id, named.value AS name, h.amount
+            FROM billing_hold h, json_each('["' || replace(h.windows, ' ', '","') || '"]') named
+        """,
+        "records": _RECORDS.format(
+            value="value",
+            join="""JOIN json_each('["' || replace(r.windows, ' ', '","') || '"]')""",
+            columns="",
+            on="",
+        ),
+    },
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One contradiction: the check's name, the id of the row, and the figures that differ."""
@@ -61,7 +104,9 @@ def check(
     findings = [Finding("trigger_missing", name, "the table can be changed") for name in triggers.missing(connection)]
     for name, statement in STATEMENTS.items():
         with _without_time_limit(connection), connection.cursor() as cursor:
-            cursor.execute(statement.replace("{pending}", _PENDING[connection.vendor]))
+            for place, rows in _PLACES[connection.vendor].items():
+                statement = statement.replace(f"{{{place}}}", rows)  # noqa: PLW2901 - made whole
+            cursor.execute(statement)
             findings += [Finding(name, str(subject), detail) for subject, detail in cursor.fetchall()]
     findings += _holds_left_open(connection)
     if recompute:

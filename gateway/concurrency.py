@@ -386,9 +386,9 @@ class Turns:
                 pass  # asked again above, or refused
 
 
-def credit_key(wallet: UUID, budget: UUID | None = None) -> str:
-    """Return the key under which requests wait for what others of the wallet, or of its budget, hold."""
-    return f"credit:{wallet}" if budget is None else f"credit:{wallet}:{budget}"
+def credit_key(wallet: UUID, budget: int = 0) -> str:
+    """Return the key under which requests wait for what others of the wallet, or of its budget of that number, hold."""
+    return f"credit:{wallet}:{budget}" if budget else f"credit:{wallet}"
 
 
 async def lease_in_turn(

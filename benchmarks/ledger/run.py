@@ -6,7 +6,7 @@ A request is one reserve and one settle, both acknowledged after their commit, o
 server of its own behind a Unix socket, fsync on) three references are measured in the same run: S, a prepared SELECT 1;
 U, a one-row UPDATE with its commit; and U0, the same without waiting for the disk, so that goals of CPU are not met by
 a slow disk. CPU is the processes' own (process time here, /proc/*/schedstat for the server); the generator's share is
-measured with a writer that does nothing.
+measured with a writer that does nothing. At last the same with and without five hard budgets on each request, in turns.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ sys.path.insert(0, str(ROOT))
 
 WALLETS = 50
 CALLERS = (1, 16, 64, 256)
+BUDGETED = (64, 256)  # callers
+TURNS = 3
 OFFERED = 1_500
 OTHER_WORK = 300e-6
 
@@ -50,22 +52,24 @@ class NullWriter:
 class Load:
     """Requests against one writer, and what they took."""
 
-    def __init__(self, writer, wallets):
+    def __init__(self, writer, wallets, budgets):
         self.writer = writer
         self.wallets = wallets
+        self.budgets = budgets
         self.reserves, self.settles = [], []
         self.refused = 0
 
     async def request(self):
         from base.ids import uuid7
         from billing.writer import WriterBusyError
-        from billing.writer.operations import EndFacts, RequestFacts, Reserve, Settle
+        from billing.writer.operations import NO_BUDGETS, EndFacts, RequestFacts, Reserve, Settle
 
         wallet, tenant = random.choice(self.wallets)
         facts = RequestFacts("chat.completions", "chat", {"reason": "default"})
         made = Reserve(
             request=uuid7(), wallet=wallet, amount=500, least=100, owner=tenant, deployment=tenant,
             card_version=tenant, tenant=tenant, project=tenant, api_key=tenant, model="benchmark", facts=facts,
+            budgets=self.budgets or NO_BUDGETS,
         )  # fmt: skip
         started = time.perf_counter()
         try:
@@ -122,9 +126,9 @@ def percentiles(seconds):
     return [1e3 * statistics.median(ordered), 1e3 * ordered[int(len(ordered) * 0.99)]]
 
 
-def measure(work, writer, wallets, postmaster, wal):
+def measure(work, writer, wallets, postmaster, wal, *, budgets=None):
     """Run one load and return what a request cost."""
-    load = Load(writer, wallets)
+    load = Load(writer, wallets, budgets)
 
     async def whole():
         await load.closed(4, 0.2)  # connects and warms
@@ -212,10 +216,40 @@ def measure_database(seconds):
         result[str(callers)] = measure(
             lambda load, c=callers: load.closed(c, seconds), writer(), wallets, postmaster, wal
         )
+    budgets = five_of_each(made)
+    for callers in BUDGETED:
+        taken = {None: [], budgets: []}
+        for _ in range(TURNS):
+            for bearing, found in taken.items():
+                found.append(
+                    measure(
+                        lambda load, c=callers: load.closed(c, seconds / 2),
+                        writer(),
+                        wallets,
+                        postmaster,
+                        wal,
+                        budgets=bearing,
+                    )
+                )
+        result[f"budgets {callers}"] = [
+            {name: statistics.median(one[name] for one in found) for name in ("cpu", "server", "wal", "rate")}
+            for found in taken.values()
+        ]
     for name, used in (("null", NullWriter()), ("beside", writer())):
         result[name] = measure(lambda load: load.offered(OFFERED, seconds), used, wallets, postmaster, wal)
     result["findings"] = len(reconcile.check(connection, recompute=False))
     print(json.dumps(result))
+
+
+def five_of_each(wallets):
+    """Make the same five budgets for each wallet, which no request reaches, and return their terms."""
+    from billing.services.budgets import make_budget, terms_of
+    from billing.writer.operations import Bearing
+
+    windows = (("tenant", "total"), ("project", "day"), ("key", "week"), ("key", "month"), ("models", "day"))
+    for wallet in wallets:
+        five = [make_budget(wallet=wallet.pk, scope=scope, window=window, amount=10**15) for scope, window in windows]
+    return Bearing(tuple(map(terms_of, five)))
 
 
 def run_child(environment, seconds):
@@ -238,6 +272,13 @@ def show(name, result):
             f"| {label} | {row['rate']:,.0f} | {row['cpu']:.0f} | {row['server']:.0f} | {row['wal']:,.0f} | "
             f"{row['batch']:.1f} | {latency} |"
         )
+    print("\n| callers | budgets | gateway µs | server µs | together | WAL B | requests/s |")
+    print("|---|---|---|---|---|---|---|")
+    for callers in BUDGETED:
+        for count, row in zip((0, 5), result[f"budgets {callers}"], strict=True):
+            own = row["cpu"] - result["generator"]
+            cost = f"{own:.0f} | {row['server']:.0f} | {own + row['server']:.0f}"
+            print(f"| {callers} | {count} | {cost} | {row['wal']:,.0f} | {row['rate']:,.0f} |")
     refused = sum(result[key]["refused"] for key in (*map(str, CALLERS), "beside"))
     print(f"reserves refused as too busy: {refused}; findings of the reconciliation: {result['findings']}")
 

@@ -1,6 +1,6 @@
 """The tables of credit. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
 
-from billing.models.budgets import Budget
+from billing.models.budgets import Budget, BudgetWindow, SpendBudget
 from billing.models.cards import CostSample, Rate, RateCard, RateCardVersion, prices_of
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.payments import PaymentClaim, PaymentEvent, Purchase, Voucher, VoucherBatch, VoucherUse
@@ -12,6 +12,7 @@ from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, Usage
 
 __all__ = [
     "Budget",
+    "BudgetWindow",
     "CostSample",
     "CreditGrant",
     "ErasedWords",
@@ -34,6 +35,7 @@ __all__ = [
     "ReratingSum",
     "ScheduledGrant",
     "SigningKey",
+    "SpendBudget",
     "Statement",
     "Subscription",
     "UsageDay",

@@ -30,6 +30,13 @@ class Wallet(models.Model):
     overdraft_limit = models.BigIntegerField(default=0)
     version = models.BigIntegerField(default=0)
     next_grant_change_at = models.DateTimeField(null=True, blank=True)
+    windows = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="Windows of budgets used of late: name to [spent, held, limit, hard] as JSON.",
+    )
     state = models.CharField(max_length=10, choices=State, default=State.OPEN)
     closed_until = models.DateTimeField(null=True, blank=True)
     sealed_until = models.DateTimeField(null=True, blank=True)

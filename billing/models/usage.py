@@ -30,7 +30,8 @@ class Hold(models.Model):
     tenant = models.UUIDField()
     project = models.UUIDField()
     api_key = models.UUIDField(null=True, blank=True)
-    budget = models.UUIDField(null=True, blank=True, help_text="The key's budget that it counts in.")
+    budget = models.UUIDField(null=True, blank=True, help_text="Written by the release before this alone.")
+    windows = models.TextField(null=True, blank=True, help_text="Names of the budgets' windows that it counts in.")
     user = models.UUIDField(null=True, blank=True)
     model = models.CharField(max_length=120)
     deployment = models.UUIDField()
@@ -74,8 +75,8 @@ class UsageRecord(models.Model):
     `charge` is the whole charge as of this revision: its price less what is `refunded` of it. `formula` names the
     arithmetic, so that the price can be recomputed at any time from tokens, card version and multiplier. A release
     leaves a record with charge 0.
-    The record of revision 0 has the request's own id. One without `budget` is of earlier code, and counts in the budget
-    that its key had when its hold was made.
+    The record of revision 0 has the request's own id. `budget` is zeros but for the release before this, which counts
+    by it what is none of its own.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
@@ -86,6 +87,7 @@ class UsageRecord(models.Model):
     project = models.UUIDField()
     api_key = models.UUIDField(null=True, blank=True)
     budget = models.UUIDField(null=True, blank=True, help_text="The key's budget that it counts in; zeros: in none.")
+    windows = models.TextField(null=True, blank=True, help_text="Names of the budgets' windows that it counts in.")
     user = models.UUIDField(null=True, blank=True)
     end_user = models.CharField(max_length=64, blank=True, help_text="Keyed hash of the client's `user` field.")
     wallet = models.UUIDField()

@@ -1,17 +1,253 @@
-"""Spend limits of API keys: set, changed and lifted under the wallet's lock."""
+"""Budgets: made, changed and removed under the wallet's lock, and what counts in them now."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from datetime import UTC
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID
 
+import msgspec
 from django.db import transaction
-from django.utils import timezone
+from django.db.models import F, Max, Q, QuerySet
 
 from base import clock
-from billing.models import Budget
+from billing.models import Budget, BudgetWindow, SpendBudget, Wallet
+from billing.periods import CALENDAR, Period, minute_of, window_of, zone
+from billing.services.errors import CreditError
 from billing.services.wallets import lock
+from billing.writer.operations import Bearing, BudgetTerms
+from billing.writer.view import Count, Windows, read_windows
+
+MOST_BUDGETS = 200
+"""Budgets that a tenant may have besides those of its keys: each request's are looked up among them."""
+MOST_COUNTING = 1_000  # with those that were removed
+MOST_PERCENT = 100
+_CHUNK = 500  # rows that a query names
+_Scope, _Window = SpendBudget.Scope, SpendBudget.Window
+
+
+class BudgetError(CreditError):
+    """A budget can't be like this; `field` names what is wrong."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A budget with what counts in its window of now, in µcr."""
+
+    budget: SpendBudget
+    period: Period
+    spent: int
+    held: int
+
+    @property
+    def rest(self) -> int | None:
+        """What may still be spent; None without a limit."""
+        return None if self.budget.amount is None else max(self.budget.amount - self.spent - self.held, 0)
+
+    @property
+    def resets_at(self) -> datetime | None:
+        """When the next window begins; None for a budget in all."""
+        return None if self.budget.window == _Window.TOTAL else self.period.end
+
+
+def terms_of(budget: SpendBudget) -> BudgetTerms:
+    """Return what the writer needs of a budget."""
+    return BudgetTerms(
+        budget.number, budget.window, minute_of(budget.anchor), budget.time_zone, str(budget), budget.scope,
+        budget.subject,
+    )  # fmt: skip
+
+
+def bearing_on(wallet: UUID, *, project: UUID, key: UUID | None, member: UUID | None) -> Bearing:
+    """Return the budgets that bear on requests of the project by that key or member, among them those of end users and
+    models, which `bearing` tells apart; one query.
+    """
+    mine = Q(scope=_Scope.TENANT) | Q(scope__in=(_Scope.END_USER, _Scope.MODELS))
+    mine |= Q(scope=_Scope.PROJECT, subject=str(project))
+    if key is not None:
+        mine |= Q(scope=_Scope.KEY, subject=str(key))
+    if member is not None:
+        mine |= Q(scope=_Scope.MEMBER, subject=str(member))
+    return Bearing(tuple(map(terms_of, SpendBudget.objects.filter(mine, wallet=wallet))))
+
+
+def bearing(budgets: Bearing, *, model: str, end_user: str) -> Bearing:
+    """Return those that bear on a request for the model, of the end user with that digest."""
+    found = tuple([one for one in budgets.terms if _bears(one, model, end_user)])
+    return budgets if len(found) == len(budgets.terms) else Bearing(found)
+
+
+def _bears(terms: BudgetTerms, model: str, end_user: str) -> bool:
+    if terms.scope == _Scope.MODELS:
+        return model in terms.subject.split("\n")
+    return terms.scope != _Scope.END_USER or (end_user != "" and terms.subject == end_user)
+
+
+def period_of(budget: SpendBudget, at: datetime) -> Period:
+    """Return the window that `at` lies in."""
+    return window_of(budget.window, minute_of(budget.anchor), budget.time_zone, at)
+
+
+def standings(budgets: Iterable[SpendBudget], now: datetime | None = None) -> list[Standing]:
+    """Return what counts in each budget now; two queries for all."""
+    asked = list(budgets)
+    wallets = {budget.wallet_id for budget in asked}
+    rows = Wallet.objects.filter(pk__in=wallets).annotate(now=clock.now_in_query()).values_list("pk", "windows", "now")
+    kept: dict[UUID, Windows] = {}
+    for pk, text, moment in rows if asked else ():
+        kept[pk], now = read_windows(text), now or clock.parsed(moment)
+    mine = [(budget, period_of(budget, now)) for budget in asked if now is not None]
+    named = [(budget.wallet_id, budget.number, minute_of(period.start)) for budget, period in mine]
+    away: dict[tuple[UUID, int, int], tuple[int, int]] = {}
+    if lacking := [one for one in named if f"{one[1]}.{one[2]}" not in kept.get(one[0], {})]:
+        starts = {start for _, _, start in lacking}
+        found = BudgetWindow.objects.filter(wallet__in=wallets, start__in=starts)
+        if len(lacking) <= _CHUNK:
+            found = found.filter(number__in={number for _, number, _ in lacking})
+        away = {
+            (w, n, s): (spent, held)
+            for w, n, s, spent, held in found.values_list("wallet", "number", "start", "spent", "held")
+        }
+    standing = []
+    for (budget, period), name in zip(mine, named, strict=True):
+        count = kept.get(name[0], {}).get(f"{name[1]}.{name[2]}")
+        spent, held = away.get(name, (0, 0)) if count is None else (count.spent, count.held)
+        standing.append(Standing(budget, period, spent, held))
+    return standing
+
+
+def checked_thresholds(thresholds: Iterable[int]) -> list[int]:
+    """Return them once each and in order; BudgetError where one is no percent."""
+    wanted = sorted(set(thresholds))
+    if any(not 1 <= one <= MOST_PERCENT for one in wanted) or len(wanted) > 5:
+        raise BudgetError("thresholds", "At most five numbers from 1 to 100: percent of the limit.")
+    return wanted
+
+
+def calendar_anchor(time_zone: str) -> datetime:
+    """Return where a calendar's day, week and month begin in the time zone; BudgetError where there is none."""
+    try:
+        return CALENDAR.replace(tzinfo=zone(time_zone)).astimezone(UTC)
+    except ValueError as error:
+        raise BudgetError("time_zone", f"There is no time zone {time_zone[:60]!r}.") from error
+
+
+def reached() -> Iterator[tuple[Standing, int]]:
+    """Yield each threshold, in percent, that the spending in a budget's window of now has reached."""
+    told = list(SpendBudget.objects.filter(removed_at=None, amount__gt=0).exclude(thresholds=[]))
+    for start in range(0, len(told), _CHUNK):
+        for one in standings(told[start : start + _CHUNK]):
+            for percent in one.budget.thresholds:
+                if one.spent * 100 >= percent * (one.budget.amount or 0):
+                    yield one, percent
+
+
+@transaction.atomic
+def make_budget(
+    *,
+    wallet: UUID,
+    scope: str,
+    window: str,
+    amount: int,
+    subject: str = "",
+    name: str = "",
+    is_hard: bool = True,
+    thresholds: Sequence[int] = (),
+    time_zone: str = "UTC",
+    anchor: datetime | None = None,
+    by_operator: bool = False,
+) -> SpendBudget:
+    """Return a new budget, which counts from now on; or the one that was removed for the same, with all it counted.
+
+    Without an `anchor` its windows are the calendar's. Raises BudgetError, also where there is one for the same.
+    """
+    owner = lock(wallet).tenant_id
+    calendar = calendar_anchor(time_zone)
+    begins = (anchor or calendar).replace(second=0, microsecond=0)
+    same: dict[str, Any] = {"scope": scope, "subject": subject, "window": window, "anchor": begins}
+    same |= {"time_zone": time_zone, "is_hard": is_hard, "by_operator": by_operator}
+    terms: dict[str, Any] = {
+        "name": name.strip(),
+        "amount": amount,
+        "thresholds": checked_thresholds(thresholds),
+    }
+    mine = SpendBudget.objects.filter(wallet=wallet)
+    present = mine.filter(**same).first()
+    if present is not None and present.removed_at is None:
+        raise BudgetError("scope", f"There is such a budget already, “{present}”: change that one.")
+    if scope != _Scope.KEY:
+        _check_room(mine.exclude(scope=_Scope.KEY), is_new=present is None)
+    if present is None:
+        number = (mine.aggregate(last=Max("number"))["last"] or 0) + 1
+        return SpendBudget.objects.create(wallet_id=wallet, tenant=owner, number=number, **same, **terms)
+    return _put(present, **terms, removed_at=None)
+
+
+def _check_room(others: QuerySet[SpendBudget], *, is_new: bool) -> None:
+    """Raise BudgetError where a tenant has as many budgets as it may, those that were removed and count among them."""
+    if others.filter(removed_at=None).count() >= MOST_BUDGETS:
+        raise BudgetError("scope", f"There are {MOST_BUDGETS} budgets, the most that a tenant may have: remove one.")
+    if is_new and others.count() >= MOST_COUNTING:
+        raise BudgetError(
+            "scope", f"{MOST_COUNTING} budgets were made, the most that are counted: make a removed one again."
+        )
+
+
+@transaction.atomic
+def change_budget(budget: SpendBudget, **change: Any) -> SpendBudget:
+    """Return the budget with other `name`, `amount`, `is_hard` or `thresholds`: they hold for what is reserved from
+    the commit on, and what was spent stays. Raises BudgetError.
+    """
+    lock(budget.wallet_id)
+    mine = SpendBudget.objects.get(pk=budget.pk)
+    if mine.removed_at is not None:
+        raise BudgetError("budget", "This budget was removed: make it again.")
+    if "thresholds" in change:
+        change["thresholds"] = checked_thresholds(change["thresholds"])
+    if change.get("is_hard", mine.is_hard) != mine.is_hard:
+        named = ("scope", "subject", "window", "anchor", "time_zone", "by_operator")
+        same = {name: getattr(mine, name) for name in named}
+        if SpendBudget.objects.filter(wallet=mine.wallet_id, **same, is_hard=change["is_hard"]).exists():
+            raise BudgetError("is_hard", "There is or was such a budget: make that one again.")
+    return _put(mine, **change)
+
+
+@transaction.atomic
+def remove_budget(budget: SpendBudget) -> SpendBudget:
+    """Return the budget without a limit: it goes on counting, for when it is made again."""
+    lock(budget.wallet_id)
+    mine = SpendBudget.objects.get(pk=budget.pk)
+    return _put(mine, amount=None, removed_at=mine.removed_at or clock.now())
+
+
+def _put(budget: SpendBudget, **change: Any) -> SpendBudget:
+    """Save a change of a budget, and have the wallet's row say it in the windows that it keeps; it is locked."""
+    for name, value in change.items():
+        setattr(budget, name, value)
+    budget.save(update_fields=list(change))
+
+    def told(name: str, count: Count) -> Count:
+        if not name.startswith(f"{budget.number}."):
+            return count
+        return Count(count.spent, count.held, budget.amount, budget.is_hard)
+
+    _rewrite(budget.wallet_id, lambda kept: {name: told(name, count) for name, count in kept.items()})
+    return budget
+
+
+def _rewrite(wallet: UUID, changed: Callable[[Windows], Windows]) -> None:
+    """Write what the locked wallet's row keeps of windows as `changed` makes it of what is there."""
+    text = Wallet.objects.values_list("windows", flat=True).get(pk=wallet)
+    if text:
+        kept = changed(read_windows(text))
+        Wallet.objects.filter(pk=wallet).update(windows=msgspec.json.encode(kept).decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,43 +259,88 @@ class SpendLimits:
     total_limit: int | None = None
 
 
-def limits_of(budget: Budget | None) -> SpendLimits:
-    """Return a budget's limits."""
-    if budget is None:
-        return SpendLimits()
-    return SpendLimits(budget.day_limit, budget.month_limit, budget.total_limit)
-
-
 @dataclass(frozen=True, slots=True)
-class Spent:
-    """The spending that counts in a budget now, in µcr; None without a budget."""
+class KeySpending:
+    """A key's limits, and what was spent of them today, this month (of UTC) and in all; None where nothing counts."""
 
+    limits: SpendLimits = SpendLimits()
     day: int | None = None
     month: int | None = None
     total: int | None = None
 
 
-def spent_of(budget: Budget | None) -> Spent:
-    """Return what was spent today, this month and in all."""
-    if budget is None:
-        return Spent()
-    today = timezone.now().astimezone(UTC).date()
-    day = budget.day_spent if budget.day >= today else 0
-    return Spent(day, budget.month_spent if budget.month >= today.replace(day=1) else 0, budget.total_spent)
+_OF_KEYS = ("day", "month", "total")
+
+
+def of_keys(keys: Iterable[UUID]) -> dict[UUID, KeySpending]:
+    """Return the spending of those of the keys that have, or had, limits; three queries for all."""
+    subjects = {str(key): key for key in keys}
+    found: dict[UUID, dict[str, Standing]] = defaultdict(dict)
+    for one in standings(_limits().filter(subject__in=subjects)):
+        found[subjects[one.budget.subject]][one.budget.window] = one
+    return {
+        key: KeySpending(
+            SpendLimits(*(mine[window].budget.amount if window in mine else None for window in _OF_KEYS)),
+            *(mine[window].spent if window in mine else None for window in _OF_KEYS),
+        )
+        for key, mine in found.items()
+    }
+
+
+def limited_keys(tenant: UUID) -> list[UUID]:
+    """Return the ids of the tenant's keys whose spending is limited."""
+    return [UUID(one) for one in _limits().filter(tenant=tenant, removed_at=None).values_list("subject", flat=True)]
 
 
 @transaction.atomic
-def set_budget(*, wallet: UUID, api_key: UUID, limits: SpendLimits) -> Budget:
-    """Return the key's budget with these limits; a new one counts from now on.
+def set_key_limits(*, wallet: UUID, api_key: UUID, limits: SpendLimits) -> None:
+    """Have the key's budgets of the calendar of UTC be these. All three count from the first limit on, also those
+    without one, so that a limit set later applies to all that was spent since.
 
-    A budget whose limits are lifted stays and goes on counting, so that limits set again apply to all that was spent.
     Raises WalletNotFoundError.
     """
     lock(wallet)
-    mine = Budget.objects.filter(api_key=api_key)
-    if mine.update(**asdict(limits)):
-        return mine.get()
-    today = clock.now().astimezone(UTC).date()
-    return Budget.objects.create(
-        wallet_id=wallet, api_key=api_key, day=today, month=today.replace(day=1), **asdict(limits)
-    )
+    mine = {one.window: one for one in _limits().filter(wallet=wallet, subject=str(api_key))}
+    if not mine and limits == SpendLimits():
+        return
+    for window in _OF_KEYS:
+        amount = getattr(limits, f"{window}_limit")
+        present = mine.get(window) or make_budget(
+            wallet=wallet, scope=_Scope.KEY, subject=str(api_key), window=window, amount=amount or 0
+        )
+        if present.amount != amount:
+            _put(present, amount=amount, removed_at=clock.now() if amount is None else None)
+    Budget.objects.filter(api_key=api_key).update(**{one.name: getattr(limits, one.name) for one in fields(limits)})
+
+
+def _limits() -> QuerySet[SpendBudget]:
+    """Return the budgets of keys that the form of a key's limits sets."""
+    calendar = Q(anchor=calendar_anchor("UTC"), time_zone="UTC", window__in=_OF_KEYS)
+    return SpendBudget.objects.filter(calendar, scope=_Scope.KEY, is_hard=True, by_operator=False)
+
+
+def take_over() -> int:
+    """Count in keys' budgets what gateways of the release before spent of them since the last time, in the windows of
+    now; return of how many keys there was any. Periodic work of the time in which both releases run.
+    """
+    changed = Budget.objects.exclude(total_spent=F("carried")).exclude(carried=None)
+    return sum(_take_over(pk, wallet) for pk, wallet in list(changed.values_list("pk", "wallet")[:500]))
+
+
+@transaction.atomic
+def _take_over(pk: UUID, wallet: UUID) -> bool:
+    lock(wallet)
+    one = Budget.objects.get(pk=pk)
+    more = one.total_spent - (one.carried or 0)
+    kept = read_windows(Wallet.objects.values_list("windows", flat=True).get(pk=wallet))
+    for standing in standings(_limits().filter(wallet=wallet, subject=str(one.api_key))):
+        budget, start = standing.budget, minute_of(standing.period.start)
+        spent = standing.spent + more
+        kept[f"{budget.number}.{start}"] = Count(spent, standing.held, budget.amount, budget.is_hard)
+        row, _ = BudgetWindow.objects.get_or_create(
+            wallet_id=wallet, number=budget.number, start=start, defaults={"spent": spent, "held": standing.held}
+        )
+        BudgetWindow.objects.filter(pk=row.pk).update(carried=F("carried") + more)
+    Wallet.objects.filter(pk=wallet).update(windows=msgspec.json.encode(kept).decode())
+    Budget.objects.filter(pk=pk).update(carried=one.total_spent)
+    return more != 0

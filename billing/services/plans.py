@@ -16,9 +16,9 @@ from django.db.models import Max, QuerySet, Sum
 from base import clock
 from base.units import MICRO
 from billing.models import CreditGrant, Plan, PlanVersion, ScheduledGrant, Subscription, Wallet
+from billing.periods import Period, month_of, zone
 from billing.services import credits
 from billing.services.errors import NotSubscribedError, PlanError
-from billing.services.periods import Period, month_of, zone
 from billing.services.wallets import lock, open_wallet
 
 DEFAULT_PLANS: dict[str, dict[str, Any]] = {

@@ -208,7 +208,7 @@ class _Line(NamedTuple):
     def of(cls, row: Sequence[Any]) -> _Line:
         """Return the line of a row of `_COLUMNS`."""
         fixed = len(_COLUMNS) - len(CLASSES)
-        return cls(*row[:fixed], tuple(row[fixed:]))
+        return cls._make((*row[:fixed], tuple(row[fixed:])))
 
     @property
     def classes(self) -> dict[str, int]:
@@ -386,8 +386,9 @@ def stored(prices: CardPrices) -> dict[str, Any]:
 
 
 def _restored(run: Rerating) -> CardPrices:
-    rates = [(start, name, rate) for start, of in run.prices["tiers"] for name, rate in of.items()]
-    return CardPrices.build(run.pk, run.prices["request_fee"], rates, run.prices["batch_bp"])
+    kept: Any = run.prices
+    rates = [(start, name, rate) for start, of in kept["tiers"] for name, rate in of.items()]
+    return CardPrices.build(run.pk, kept["request_fee"], rates, kept["batch_bp"])
 
 
 def _id(identifier: UUID) -> Any:

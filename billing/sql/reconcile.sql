@@ -1,5 +1,6 @@
 -- Each statement returns a row (subject, detail) per contradiction; none when the rows agree. For both databases, but for
--- {pending}: the ids of requests, as text, that events of the outbox name.
+-- {pending}: the ids of requests, as text, that events of the outbox name; {kept}: the windows of budgets that wallets keep; and
+-- {holds} and {records}, which each have a row for each window that they name.
 
 -- name: wallet_without_account
 SELECT w.id, 'it has no ledger account' FROM billing_wallet w
@@ -19,11 +20,15 @@ SELECT id, 'held ' || held || ', open holds ' || open FROM (
     FROM billing_wallet w
 ) AS sums WHERE held <> open
 
+-- What windows of budgets have, the wallet's word before the row's, less what the open holds that name them have.
 -- name: budget_held
-SELECT id, 'held ' || held || ', open holds ' || open FROM (
-    SELECT b.id, b.held, coalesce((SELECT sum(h.amount) FROM billing_hold h WHERE h.budget = b.id), 0) AS open
-    FROM billing_budget b
-) AS sums WHERE held <> open
+WITH kept AS ({kept})
+SELECT wallet, 'window ' || name || ' of a budget: held less open holds ' || sum(held) FROM (
+    SELECT wallet, name, held FROM kept
+    UNION ALL SELECT b.wallet_id, b.number || '.' || b.start, b.held FROM billing_budgetwindow b
+        WHERE NOT EXISTS (SELECT 1 FROM kept k WHERE k.wallet = b.wallet_id AND k.name = b.number || '.' || b.start)
+    UNION ALL SELECT h.wallet_id, h.name, -h.amount FROM ({holds}) AS h
+) AS sums WHERE name <> '' GROUP BY wallet, name HAVING sum(held) <> 0
 
 -- Nothing but a charge above its hold, or a correction upwards, takes a wallet below its limit.
 -- name: wallet_below_limit
@@ -98,27 +103,17 @@ SELECT request, 'refunded ' || refunded || ', of which the refunds'' transfers h
     GROUP BY r.request, r.refunded
 ) AS refunds WHERE moved = 0 OR refunded < 0
 
--- What counts in a budget is what was charged for requests that were held under it, and each correction when it was
--- made; what one gives back counts in a day or month only if the request began in it. Earlier code, whose records have
--- no budget, counted all requests of its key that began after it was made.
+-- What was spent in a window is what was charged for the requests that were held in it, with their corrections, and
+-- what was carried over from the release before.
 -- name: budget_spent
-SELECT id, 'spent ' || day_spent || ', ' || month_spent || ', ' || total_spent || ' (day, month, in all), records '
-    || of_day || ', ' || of_month || ', ' || of_all
-FROM (
-    SELECT b.id, b.day_spent, b.month_spent, b.total_spent, coalesce(sum(c.more), 0) AS of_all,
-        coalesce(sum(CASE WHEN date(c.settled_at) = b.day AND (c.more > 0 OR date(c.reserved_at) >= b.day)
-            THEN c.more END), 0) AS of_day,
-        coalesce(sum(CASE WHEN date(c.settled_at) >= b.month AND (c.more > 0 OR date(c.reserved_at) >= b.month)
-            THEN c.more END), 0) AS of_month
-    FROM billing_budget b LEFT JOIN (
-        SELECT coalesce(r.budget, k.id) AS budget, r.reserved_at, r.settled_at, r.charge - coalesce(e.charge, 0) AS more
-        FROM billing_usagerecord r
-        LEFT JOIN billing_budget k ON r.budget IS NULL AND k.api_key = r.api_key AND k.created_at <= r.reserved_at
-        LEFT JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
-        WHERE coalesce(r.budget, k.id) IN (SELECT id FROM billing_budget)
-    ) AS c ON c.budget = b.id
-    GROUP BY b.id, b.day, b.month, b.day_spent, b.month_spent, b.total_spent
-) AS sums WHERE day_spent <> of_day OR month_spent <> of_month OR total_spent <> of_all
+WITH kept AS ({kept})
+SELECT wallet, 'window ' || name || ' of a budget: spent less records ' || sum(spent) FROM (
+    SELECT wallet, name, spent FROM kept
+    UNION ALL SELECT b.wallet_id, b.number || '.' || b.start, CASE WHEN EXISTS (
+            SELECT 1 FROM kept k WHERE k.wallet = b.wallet_id AND k.name = b.number || '.' || b.start
+        ) THEN 0 ELSE b.spent END - b.carried FROM billing_budgetwindow b
+    UNION ALL SELECT r.wallet, r.name, -r.more FROM ({records}) AS r
+) AS sums WHERE name <> '' GROUP BY wallet, name HAVING sum(spent) <> 0
 
 -- A grant is filled once, by its grant (1) or by the adjustment (6) that made it.
 -- name: grant_amount

@@ -12,10 +12,10 @@ from django.db.models import Max
 
 from base import clock
 from billing.models import LedgerSeal, Statement, Subscription, Wallet
+from billing.periods import zone
 from billing.seals import sealing
 from billing.seals.leaves import Books
 from billing.seals.sealing import BEGINNING, midnight
-from billing.services.periods import zone
 from billing.statements.sums import Sums
 
 _DAY = timedelta(days=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
@@ -12,7 +12,12 @@ import msgspec
 from billing.codes import Code
 from billing.rating import CLASSES
 from billing.writer.operations import Refund, Release, Repin, Rerate, Reserve, Settle, TrueUp
-from billing.writer.view import BudgetRow, GrantRow, WalletRow
+from billing.writer.view import GrantRow, WalletRow, parts_of
+
+MOST_KEPT = 32
+"""Windows that a wallet's row keeps, so that counting in them takes no row of their own; all others have one."""
+
+_encode = msgspec.json.Encoder().encode
 
 
 class Closing(msgspec.Struct, frozen=True):
@@ -78,7 +83,7 @@ class Changes:
 
     now: datetime
     booked_at: datetime
-    reserved: list[tuple[Reserve, int]] = field(default_factory=list)
+    reserved: list[tuple[Reserve, int, str | None]] = field(default_factory=list)  # its amount and windows
     extended: dict[UUID, int] = field(default_factory=dict)  # hold → its new amount
     repinned: dict[UUID, Repin] = field(default_factory=dict)  # hold → the last of this flush
     renewed: dict[UUID, Mapping[str, int]] = field(default_factory=dict)
@@ -93,7 +98,9 @@ class Changes:
     voided: dict[UUID, GrantRow] = field(default_factory=dict)  # that end at another moment than before
     corrections: list[Correction] = field(default_factory=list)
     grant_changes: dict[UUID, datetime | None] = field(default_factory=dict)  # wallet → when its grants change next
-    budgets: dict[UUID, BudgetRow] = field(default_factory=dict)  # those that changed, as they are then
+    counted: dict[UUID, set[str]] = field(default_factory=dict)  # wallet → windows in which something was counted
+    windows: dict[UUID, str] = field(default_factory=dict)  # wallet → the windows that its row keeps from now on
+    put_away: list[tuple[UUID, int, int, int, int]] = field(default_factory=list)  # wallet, number, start, spent, held
 
     @property
     def has_transfers(self) -> bool:
@@ -113,20 +120,27 @@ class Changes:
         deltas[0] += posted
         deltas[1] += held
 
-    def count(self, budget: BudgetRow | None, *, held: int = 0, charge: int = 0) -> None:
-        """Change what counts in a budget, if there is one, here and in the row that later operations of the flush
-        see.
-        """
-        if budget is not None:
-            budget.held += held
-            budget.spend(charge)
-            self.budgets[budget.id] = budget
+    def count(self, wallet: WalletRow, names: Iterable[str], *, held: int = 0, spent: int = 0) -> None:
+        """Change what counts in these windows of the wallet's budgets, here and for later operations of the flush."""
+        found = wallet.windows
+        for name in names:
+            if (count := found.get(name)) is not None:
+                count.held += held
+                count.spent += spent
+        self.counted.setdefault(wallet.id, set()).update(names)
+        self.wallets.setdefault(wallet.id, [0, 0])
 
-    def correct(self, budget: BudgetRow | None, difference: int, begun_at: datetime) -> None:
-        """Count a correction in a budget, if there is one, likewise; the request began at `begun_at`."""
-        if budget is not None:
-            budget.correct(difference, begun_at)
-            self.budgets[budget.id] = budget
+    def keep_windows(self, wallet: WalletRow) -> None:
+        """Note what the wallet's row keeps of its windows, and put those away that were used longest ago."""
+        found, touched = wallet.windows, self.counted[wallet.id] & wallet.windows.keys()
+        for name in touched:
+            found[name] = found.pop(name)  # the last: those used longest ago are the first
+        most = max(MOST_KEPT, len(touched))
+        if len(found) > most:
+            for name in [name for name in found if name not in touched][: len(found) - most // 2]:
+                count = found.pop(name)
+                self.put_away.append((wallet.id, *parts_of(name), count.spent, count.held))
+        self.windows[wallet.id] = wallet.kept = _encode(found).decode()
 
     def take(self, grant: GrantRow, amount: int) -> None:
         """Take `amount` µcr from a grant (give it back when negative), here and in the row that later operations

@@ -11,7 +11,7 @@ from billing.codes import Code
 from billing.writer.changes import Changes, Correction, Transfer, counted
 from billing.writer.grants import roll
 from billing.writer.operations import Answer, Moved, Refund, Refused, Rerate, Settled, Stale, TrueUp
-from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow
+from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow, names_in
 
 
 class Direction(Enum):
@@ -109,7 +109,8 @@ def _correct(op: TrueUp | Refund | Rerate, charge: int, refunded: int, view: Vie
             if grant is not None:
                 changes.take(grant, -back)
                 _note_change(grant, wallet, changes)
-    changes.correct(view.budget(record.budget, record.wallet), difference, record.reserved_at)
+    if record.windows:
+        changes.count(wallet, names_in(record.windows), spent=difference)
     changes.corrections.append(Correction(op, record.revision + 1, charge, refunded))
 
 

@@ -38,7 +38,7 @@ from billing.writer.operations import (
     TrueUp,
     Void,
 )
-from billing.writer.view import HELD, BudgetRow, HoldRow, View, WalletRow
+from billing.writer.view import HELD, HoldRow, View, WalletRow, names_in, parts_of
 
 LONGEST = {"endpoint": 40, "task": 40, "end_user": 64, "kept": 32}
 """The most characters of a RequestFacts' texts: those of the usage record's columns."""
@@ -56,6 +56,8 @@ def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | L
         for operation in operations
     ]
     note_next_changes(view, changes)
+    for wallet in changes.counted:
+        changes.keep_windows(view.wallets[wallet])
     return answers, changes
 
 
@@ -69,15 +71,17 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
     roll(wallet, view, changes)
-    budget = view.budget(op.budget, op.wallet)
-    rooms = _rooms(wallet, budget)
-    amount = min(op.amount, min(rooms).now)
+    text = op.budgets.windows(view.now)
+    windows = names_in(text)
+    amount = min(op.amount, _room(wallet, windows))
     if amount < op.least:  # also when the wallet is overdrawn beyond its limit, since `least` is never negative
-        return _refused(rooms, op.least)
+        return _refused(_rooms(wallet, windows), op.least)
     changes.move(wallet, held=amount)
-    changes.count(budget, held=amount)
-    changes.reserved.append((op, amount))
-    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, op.budget))
+    if windows:
+        changes.count(wallet, windows, held=amount)
+    named = text or None
+    changes.reserved.append((op, amount, named))
+    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, named))
     return Held(amount, wallet.available)
 
 
@@ -89,14 +93,13 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
         return Stale()
     _check_wallet(op.request, hold, op.wallet)
     roll(wallet, view, changes)
-    budget = view.budget(hold.budget, op.wallet)
-    rooms = _rooms(wallet, budget)
-    amount = max(min(op.amount, hold.amount + min(rooms).now), hold.amount)
+    windows = names_in(hold.windows or "")
+    amount = max(min(op.amount, hold.amount + _room(wallet, windows)), hold.amount)
     if amount < op.least:
-        return _refused(rooms, op.least)
+        return _refused(_rooms(wallet, windows), op.least)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
-        changes.count(budget, held=amount - hold.amount)
+        changes.count(wallet, windows, held=amount - hold.amount)
         hold.amount = changes.extended[op.request] = amount
     if isinstance(op, Repin):
         changes.repinned[op.request] = op
@@ -109,15 +112,35 @@ class _Room(NamedTuple):
     now: int
     freed: int
     limit: str
+    budget: int = 0
 
 
-def _rooms(wallet: WalletRow, budget: BudgetRow | None) -> list[_Room]:
-    """Return what each limit leaves for a hold: ``wallet`` or ``wallet_frozen``, and those of the budget."""
+def _room(wallet: WalletRow, windows: Sequence[str]) -> int:
+    """Return the µcr that a hold may take now, under all limits."""
+    if not wallet.is_open:
+        return 0
+    room = wallet.available
+    if windows:
+        found = wallet.windows
+        for name in windows:
+            count = found.get(name)
+            if count is not None and count.is_hard and count.limit is not None:
+                room = min(room, count.limit - count.spent - count.held)
+    return room
+
+
+def _rooms(wallet: WalletRow, windows: Sequence[str]) -> list[_Room]:
+    """Return what each limit leaves for a hold: ``wallet`` or ``wallet_frozen``, and those of hard budgets in these
+    windows. A soft budget, and one whose limit was lifted, leaves everything; so does one that doesn't exist.
+    """
     if not wallet.is_open:
         return [_Room(0, 0, "wallet_frozen")]
     rooms = [_Room(wallet.available, wallet.available + wallet.held, "wallet")]
-    if budget is not None:
-        rooms += [_Room(rest, rest + budget.held, name) for rest, name in budget.rests()]
+    for name in windows:
+        count = wallet.windows.get(name)
+        if count is not None and count.is_hard and count.limit is not None:
+            rest = count.limit - count.spent
+            rooms.append(_Room(rest - count.held, rest, "budget", parts_of(name)[0]))
     return rooms
 
 
@@ -127,7 +150,7 @@ def _refused(rooms: Sequence[_Room], least: int) -> Refused:
     """
     lasting = min(rooms, key=operator.attrgetter("freed"))
     named = lasting if lasting.freed < least else min(rooms)
-    return Refused(named.limit, named.now, lasting.freed)
+    return Refused(named.limit, named.now, lasting.freed, named.budget)
 
 
 def _expire(op: ExpireGrants, view: View, changes: Changes) -> Answer:
@@ -171,7 +194,8 @@ def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, chang
     _check_wallet(op.request, hold, op.wallet)
     changes.burns += _burn(op.request, charge, hold, view, changes)
     changes.move(wallet, posted=-charge, held=-hold.amount)
-    changes.count(view.budget(hold.budget, hold.wallet), held=-hold.amount, charge=charge)
+    if hold.windows:
+        changes.count(wallet, names_in(hold.windows), held=-hold.amount, spent=charge)
     changes.closed.append(closing)
     view.close_hold(hold)
     view.charges[op.request] = charge

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from billing.writer.changes import Changes
 from billing.writer.operations import Operation, Release, Reserve, Settle
-from billing.writer.view import GrantRow, HoldRow, View, WalletRow
+from billing.writer.view import GrantRow, HoldRow, View, WalletRow, names_in
 
 MOST_WALLETS = 4096
 
@@ -34,10 +34,11 @@ class _Known:
     is_ours: bool = True  # nobody else changed it between this process's last two flushes of it
 
 
-def _has_budget(operation: Operation, hold: HoldRow | None) -> bool:
-    """Whether a key's budget limits it, which is read each time."""
-    budget = hold.budget if hold is not None else getattr(operation, "budget", None)
-    return budget is not None
+def _windows(operation: Operation, hold: HoldRow | None, now: datetime) -> tuple[str, ...]:
+    """Return the names of the windows of budgets in which it counts."""
+    if hold is not None:
+        return names_in(hold.windows) if hold.windows else ()
+    return names_in(operation.budgets.windows(now)) if isinstance(operation, Reserve) else ()
 
 
 class KnownWallets:
@@ -65,7 +66,9 @@ class KnownWallets:
             change_at = known.row.next_grant_change_at
             hold = known.holds.get(operation.request)
             is_expected = (hold is None) is isinstance(operation, Reserve)
-            if not is_expected or _has_budget(operation, hold) or (change_at is not None and change_at <= now):
+            if not is_expected or (change_at is not None and change_at <= now):
+                return None
+            if (names := _windows(operation, hold, now)) and not known.row.windows.keys() >= set(names):
                 return None
             if isinstance(operation, Settle):
                 if known.grants is None:

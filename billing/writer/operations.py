@@ -10,7 +10,7 @@ ledger: `services.credits` answers a key that was used before; so has a Refund.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +18,7 @@ import msgspec
 
 from base import leases
 from base.ids import uuid7
+from billing.periods import minute_of, window_of
 
 LEASE_SECONDS = leases.SECONDS
 """How long the lease of a hold lasts after the hold was made or renewed, by the database's clock: until then no sweep
@@ -49,9 +50,57 @@ class EndFacts(msgspec.Struct, frozen=True):
     route: Mapping[str, Any] | None = None
 
 
+class BudgetTerms(msgspec.Struct, frozen=True):
+    """What never changes of a budget (`billing.models.Budget`): whose spending it counts, and in which windows.
+
+    `number` is its number in its wallet, `anchor` a minute as `billing.periods` counts them.
+    """
+
+    number: int
+    window: str  # Budget.Window
+    anchor: int
+    time_zone: str
+    name: str = ""
+    scope: str = ""  # Budget.Scope
+    subject: str = ""
+
+
+class Bearing:
+    """The budgets that bear on requests, with the names of their windows of now, which are remembered until one ends.
+
+    A name is the budget's number in its wallet, a point, and the minute of the window's beginning.
+    """
+
+    __slots__ = ("_named", "terms")
+
+    def __init__(self, terms: tuple[BudgetTerms, ...] = ()) -> None:
+        self.terms = terms
+        self._named = ("", datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bearing) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    def windows(self, now: datetime) -> str:
+        """Return the names of the windows that `now` is in, with spaces between."""
+        text, since, until = self._named
+        if since <= now < until or not self.terms:
+            return text
+        found = [window_of(one.window, one.anchor, one.time_zone, now) for one in self.terms]
+        named = zip(self.terms, found, strict=True)
+        text = " ".join([f"{one.number}.{minute_of(period.start)}" for one, period in named])
+        self._named = text, max(period.start for period in found), min(period.end for period in found)
+        return text
+
+
+NO_BUDGETS = Bearing()
+
+
 class Reserve(msgspec.Struct, frozen=True):
-    """Hold min(`amount`, the wallet's available credit, what is left of the key's `budget`) if that is at least
-    `least`; otherwise refuse, changing nothing. A budget that doesn't exist (any more) limits nothing.
+    """Hold min(`amount`, the wallet's available credit, what is left of each hard one of its `budgets`) if that is at
+    least `least`; otherwise refuse, changing nothing. The hold counts in the windows of now of all of its budgets.
     """
 
     request: UUID
@@ -68,7 +117,7 @@ class Reserve(msgspec.Struct, frozen=True):
     multiplier_bp: int = 10_000
     user: UUID | None = None
     facts: RequestFacts = RequestFacts()
-    budget: UUID | None = None
+    budgets: Bearing = NO_BUDGETS
 
 
 class Extend(msgspec.Struct, frozen=True):
@@ -76,7 +125,7 @@ class Extend(msgspec.Struct, frozen=True):
     nothing.
 
     Both are the hold's whole amount, not an increase. Grants that have ended are not available; nor is anything of a
-    frozen wallet, nor more than is left of the hold's budget.
+    frozen wallet, nor more than is left of the hold's budgets in the windows that it counts in.
     """
 
     request: UUID
@@ -267,15 +316,16 @@ class Held(msgspec.Struct, frozen=True):
 
 class Refused(msgspec.Struct, frozen=True):
     """Reserve, Extend, Repin, Adjust or Refund was refused: `limit` says why (``wallet``: too little credit,
-    ``wallet_frozen``, the limit of a budget: ``day``, ``month``, ``total``; ``charge``: what the request is charged),
-    and `available` how many µcr are left there. `freed` is how many there would be under all limits if other requests
-    gave back all that they hold: what fits in that may be asked again, and for what doesn't, `limit` is the one that
-    would still be in the way.
+    ``wallet_frozen``, ``budget``, which `budget` names by its number, or ``charge``: what the request is charged), and
+    `available` how many µcr are left there. `freed` is how many there would be under all limits if other requests gave
+    back all that they hold: what fits in that may be asked again, and for what doesn't, `limit` is the one that would
+    still be in the way.
     """
 
     limit: str
     available: int
     freed: int = 0
+    budget: int = 0
 
 
 class Renewed(msgspec.Struct, frozen=True):

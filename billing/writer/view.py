@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from uuid import UUID
+
+import msgspec
 
 from base.ids import day_of
 from billing.codes import Code
@@ -29,58 +32,38 @@ from billing.writer.operations import (
 )
 
 
-@dataclass(slots=True)
-class BudgetRow:
-    """A budget (`billing.models.Budget`); `decide` keeps it up to date as it walks the operations. Amounts are µcr."""
+class Count(msgspec.Struct, array_like=True):
+    """What counts in one window of a budget, with the budget's terms of now; `decide` keeps it up to date as it walks
+    the operations. Amounts are µcr.
+    """
 
-    id: UUID
-    wallet: UUID
-    day_limit: int | None
-    month_limit: int | None
-    total_limit: int | None
+    spent: int
     held: int
-    day: date
-    day_spent: int
-    month: date
-    month_spent: int
-    total_spent: int
+    limit: int | None  # None limits nothing
+    is_hard: bool = True
 
-    def turn(self, now: datetime) -> None:
-        """Begin the day and the month that `now` is in, where they are later than those that were counted last."""
-        today = now.astimezone(UTC).date()
-        if today > self.day:
-            self.day, self.day_spent = today, 0
-        if (month := today.replace(day=1)) > self.month:
-            self.month, self.month_spent = month, 0
 
-    def rests(self) -> Iterator[tuple[int, str]]:
-        """Yield how much a new hold may take under each limit, and which that is: ``day``, ``month``, ``total``."""
-        for window, limit, spent in (
-            ("day", self.day_limit, self.day_spent),
-            ("month", self.month_limit, self.month_spent),
-            ("total", self.total_limit, self.total_spent),
-        ):
-            if limit is not None:
-                yield limit - spent - self.held, window
+Windows = dict[str, Count]
+"""Windows by their names: the budget's number in its wallet, a point, and the minute of the window's beginning."""
 
-    def spend(self, charge: int) -> None:
-        """Count a charge in all periods."""
-        self.day_spent += charge
-        self.month_spent += charge
-        self.total_spent += charge
+_decode = msgspec.json.Decoder(Windows).decode
 
-    def correct(self, difference: int, begun_at: datetime) -> None:
-        """Count a correction of the charge of a request that began at `begun_at`.
 
-        What is given back counts only in a period in which the request began: in another it would make room beyond the
-        limit.
-        """
-        begun = begun_at.astimezone(UTC).date()
-        if difference > 0 or begun >= self.day:
-            self.day_spent += difference
-        if difference > 0 or begun >= self.month:
-            self.month_spent += difference
-        self.total_spent += difference
+def read_windows(text: str) -> Windows:
+    """Return the windows that a wallet's row keeps."""
+    return _decode(text) if text else {}
+
+
+@functools.lru_cache(maxsize=4096)
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of windows in the text of a hold or record."""
+    return tuple(text.split())
+
+
+def parts_of(name: str) -> tuple[int, int]:
+    """Return a window's number of the budget and minute of the beginning."""
+    number, _, start = name.partition(".")
+    return int(number), int(start)
 
 
 CREDIT = ExpireGrants | Grant | Void | Adjust
@@ -95,7 +78,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(slots=True)
 class WalletRow:
-    """A locked wallet; `decide` keeps `posted` and `held` up to date as it walks the operations."""
+    """A locked wallet; `decide` keeps `posted`, `held` and `windows` up to date as it walks the operations."""
 
     id: UUID
     posted: int
@@ -103,13 +86,22 @@ class WalletRow:
     overdraft_limit: int
     is_open: bool
     next_grant_change_at: datetime | None
-    version: int = 0  # raised by everybody who changes its credit, holds or grants
+    version: int = 0  # raised by everybody who changes its credit, holds, grants or budgets
     closed_until: datetime | None = None  # nothing is booked before it any more
+    kept: str = ""  # its windows of late as the row has them
+    read: Windows | None = None
 
     @property
     def available(self) -> int:
         """The µcr that a new hold may take; negative when the wallet is below its limit."""
         return self.posted - self.held + self.overdraft_limit
+
+    @property
+    def windows(self) -> Windows:
+        """The windows of its budgets that were used of late, the latest last, and those that the flush read besides."""
+        if self.read is None:
+            self.read = read_windows(self.kept)
+        return self.read
 
 
 @dataclass(slots=True)
@@ -122,7 +114,7 @@ class HoldRow:
     amount: int
     owner: UUID
     reserved_at: datetime
-    budget: UUID | None = None
+    windows: str | None = None  # the names of those that it counts in
 
 
 @dataclass(slots=True)
@@ -200,7 +192,7 @@ class RecordRow:
     charge: int
     is_exact: bool
     reserved_at: datetime
-    budget: UUID | None = None
+    windows: str | None = None
     refunded: int = 0
     rerating: UUID | None = None  # the last run that re-rated it
     burns: list[PostedBurn] = field(default_factory=list)
@@ -233,7 +225,6 @@ class View:
     open_holds: dict[UUID, dict[UUID, HoldRow]] = field(default_factory=dict)  # of wallets whose grants changed
     scheduled: dict[UUID, list[ScheduledRow]] = field(default_factory=dict)  # of the same wallets, the first first
     locked: frozenset[UUID] = frozenset()  # wallets and holds that somebody else has locked
-    budgets: dict[UUID, BudgetRow] = field(default_factory=dict)  # in which these operations count
 
     def wallet(self, identifier: UUID) -> WalletRow:
         """Return the wallet, or raise ValueError: an operation on none can never be applied."""
@@ -241,19 +232,6 @@ class View:
         if wallet is None:
             raise ValueError(f"no wallet {identifier}")
         return wallet
-
-    def budget(self, identifier: UUID | None, wallet: UUID) -> BudgetRow | None:
-        """Return the budget, its periods up to date; None where there is none (any more).
-
-        Raise ValueError for one of another wallet, which isn't locked.
-        """
-        budget = None if identifier is None else self.budgets.get(identifier)
-        if budget is None:
-            return None
-        if budget.wallet != wallet:
-            raise ValueError(f"budget {identifier}: it is of wallet {budget.wallet}, not of {wallet}")
-        budget.turn(self.now)
-        return budget
 
     @property
     def booked_at(self) -> datetime:
@@ -288,6 +266,11 @@ class View:
         """Add what these wallets get by time, in its order."""
         for one in grants:
             self.scheduled.setdefault(one.wallet, []).append(one)
+
+    def add_windows(self, rows: Iterable[tuple[UUID, int, int, int | None, bool, int, int]]) -> None:
+        """Add windows that their wallets' rows don't keep: wallet, number, start, limit, hard, spent, held."""
+        for wallet, number, start, limit, is_hard, spent, held in rows:
+            self.wallets[wallet].windows.setdefault(f"{number}.{start}", Count(spent, held, limit, bool(is_hard)))
 
     def open_hold(self, hold: HoldRow) -> None:
         """Add a hold, made now, that later operations of the flush see; it keeps nothing of what has ended."""
@@ -346,7 +329,7 @@ class FollowUp:
     unread: list[UUID]  # those of `due` whose grants weren't read yet
     closed: list[tuple[UUID, date]]  # requests to be closed that have no open hold: their charges are read
     absent: list[UUID]  # wallets and holds that were not read: locked by others, or not there
-    budgets: list[UUID]  # of new holds, and of the holds and the records that were read
+    windows: list[tuple[UUID, int, int]]  # wallet, number, start: of new holds, of holds and records that were read
 
     @classmethod
     def of(cls, operations: Sequence[Operation], demand: Demand, view: View) -> FollowUp:
@@ -361,22 +344,33 @@ class FollowUp:
         read = {*demand.burning, *demand.restoring}
         closed: list[tuple[UUID, date]] = []
         absent = [wallet for wallet in demand.wallets if wallet not in view.wallets]
-        budgets = {record.budget for record in view.records.values() if record.budget is not None}
         for operation in operations:
-            if isinstance(operation, Reserve):
-                budgets.update(() if operation.budget is None else (operation.budget,))
-            elif isinstance(operation, Renew):
+            if isinstance(operation, Renew):
                 absent += [request for request in operation.checkpoints if request not in view.holds]
             elif isinstance(operation, Extend | Repin | Settle | Release):
                 hold = view.holds.get(operation.request)
                 if hold is not None:
-                    budgets.update(() if hold.budget is None else (hold.budget,))
                     continue
                 absent.append(operation.request)
                 if not isinstance(operation, Extend | Repin):
                     closed.append((operation.request, day_of(operation.request)))
         unread = [wallet for wallet in due if wallet not in read]
-        return cls(due, unread, closed, absent, _sorted(budgets))
+        return cls(due, unread, closed, absent, sorted(_windows_away(operations, view)))
+
+
+def _windows_away(operations: Iterable[Operation], view: View) -> Iterator[tuple[UUID, int, int]]:
+    """Yield the windows in which the operations count and that their wallets' rows don't keep."""
+    named: dict[UUID, set[str]] = defaultdict(set)
+    for operation in operations:
+        if isinstance(operation, Reserve) and (text := operation.budgets.windows(view.now)):
+            named[operation.wallet].update(names_in(text))
+    counted: list[HoldRow | RecordRow] = [*view.holds.values(), *view.records.values()]
+    for held in counted:
+        if held.windows:
+            named[held.wallet].update(names_in(held.windows))
+    for wallet, names in named.items():
+        if (row := view.wallets.get(wallet)) is not None:
+            yield from [(wallet, *parts_of(name)) for name in names if name not in row.windows]
 
 
 def _sorted(identifiers: Iterable[UUID]) -> list[UUID]:

@@ -33,12 +33,12 @@ def writes(changes: Changes) -> Iterator[Write]:
 
 
 def _holds(changes: Changes) -> Iterator[Row]:
-    """Yield the new holds: id, wallet, tenant, project, key, budget, user, model, deployment, card, multiplier, owner,
+    """Yield the new holds: id, wallet, tenant, project, key, windows, user, model, deployment, card, multiplier, owner,
     amount, and the facts as one JSON text.
     """
-    for op, amount in changes.reserved:
+    for op, amount, windows in changes.reserved:
         yield (
-            op.request, op.wallet, op.tenant, op.project, op.api_key, op.budget, op.user, op.model, op.deployment,
+            op.request, op.wallet, op.tenant, op.project, op.api_key, windows, op.user, op.model, op.deployment,
             op.card_version, op.multiplier_bp, op.owner, amount, _json(op.facts),
         )  # fmt: skip
 
@@ -118,10 +118,10 @@ def _voided(changes: Changes) -> Iterator[Row]:
         yield one.expires_at, changes.now if one.is_voided else None, one.id
 
 
-def _budgets(changes: Changes) -> Iterator[Row]:
-    """Yield what counts in the budgets: held, day, spent in it, month, spent in it, spent in all; then the budget."""
-    for one in changes.budgets.values():
-        yield one.held, one.day, one.day_spent, one.month, one.month_spent, one.total_spent, one.id
+def _wallets(changes: Changes) -> Iterator[Row]:
+    """Yield what is added to wallets' sums, and the windows that they keep where these changed; then the wallet."""
+    for wallet, deltas in changes.wallets.items():
+        yield *deltas, changes.windows.get(wallet), wallet
 
 
 def _outbox_payload(changes: Changes) -> str:
@@ -185,8 +185,8 @@ _WRITES: tuple[tuple[str, str, Callable[[Changes], Row], Callable[[Changes], Ite
     ("extend_holds", "extended", _nothing, lambda c: ((amount, request) for request, amount in c.extended.items())),
     ("repin_holds", "repinned", _nothing, _repinned),
     ("renew_holds", "renewed", _lease_end, _renewed),
-    ("move_wallets", "wallets", _nothing, lambda c: ((*deltas, wallet) for wallet, deltas in c.wallets.items())),
-    ("count_budgets", "budgets", _nothing, _budgets),
+    ("move_wallets", "wallets", _nothing, _wallets),
+    ("put_windows", "put_away", _nothing, lambda c: c.put_away),
     ("insert_usage", "closed", _formula_and_booked, _usage_records),
     ("insert_transfers", "has_transfers", _booked, _transfers),
     (

@@ -16,7 +16,6 @@ from rest_framework.mixins import ListModelMixin, RetrieveModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from billing.services.budgets import spent_of
 from control.api.authentication import AdminKeyAuthentication, KeyAuthentication, TenantSessionAuthentication
 from control.api.base import NewestFirst, TenantView
 from control.api.parsers import KnownFields
@@ -24,7 +23,7 @@ from gateway.errors.refusal import Refusal
 from tenancy.models import APIKey, Project
 from tenancy.services import keys
 from tenancy.services.networks import MOST_NETWORKS
-from tenancy.services.restrictions import LIMITS, Restrictions
+from tenancy.services.restrictions import LIMITS, Restrictions, spending_of, with_spending
 from tenancy.services.scopes import SCOPES
 
 _WRITERS: Any = [{"adminKey": []}, {"session": []}]  # a key makes no keys
@@ -37,9 +36,9 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
     """
 
     project = serializers.UUIDField(source="project_id")
-    day_limit = serializers.IntegerField(source="budget.day_limit", default=None, allow_null=True)
-    month_limit = serializers.IntegerField(source="budget.month_limit", default=None, allow_null=True)
-    total_limit = serializers.IntegerField(source="budget.total_limit", default=None, allow_null=True)
+    day_limit = serializers.IntegerField(source="spending.limits.day_limit", default=None, allow_null=True)
+    month_limit = serializers.IntegerField(source="spending.limits.month_limit", default=None, allow_null=True)
+    total_limit = serializers.IntegerField(source="spending.limits.total_limit", default=None, allow_null=True)
     day_spent = serializers.SerializerMethodField()
     month_spent = serializers.SerializerMethodField()
     total_spent = serializers.SerializerMethodField()
@@ -69,17 +68,22 @@ class KeySerializer(serializers.ModelSerializer[APIKey]):
         ]
         read_only_fields = fields
 
+    def to_representation(self, instance: APIKey) -> dict[str, Any]:
+        """Return the key, its spending read."""
+        spending_of(instance)
+        return super().to_representation(instance)
+
     def get_day_spent(self, key: APIKey) -> int | None:
         """Return what the key spent today; None where its spend was never limited, and so not counted."""
-        return spent_of(key.budget).day
+        return spending_of(key).day
 
     def get_month_spent(self, key: APIKey) -> int | None:
-        """Return the µcr spent this month."""
-        return spent_of(key.budget).month
+        """Return what it spent this month."""
+        return spending_of(key).month
 
     def get_total_spent(self, key: APIKey) -> int | None:
-        """Return the µcr spent since the first limit."""
-        return spent_of(key.budget).total
+        """Return what it spent since it was first limited."""
+        return spending_of(key).total
 
 
 class KeyTermsSerializer(KnownFields):
@@ -154,6 +158,11 @@ class OfKeys(TenantView):
     def get_queryset(self) -> QuerySet[APIKey]:
         """Return the tenant's keys, or those of the asking key's project."""
         return self.access.keys()
+
+    def paginate_queryset(self, queryset: Any) -> list[Any] | None:
+        """Return a page of keys, the spending of all read at once."""
+        page = super().paginate_queryset(queryset)
+        return None if page is None else with_spending(page)
 
     def own_key(self, pk: str) -> APIKey:
         """Return the key; raise a 403 Refusal where it isn't the caller's to change."""

@@ -14,6 +14,7 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.renderers import OpenApiJsonRenderer, OpenApiYamlRenderer
+from rest_framework.authentication import SessionAuthentication
 
 from control.api.authentication import (
     AdminKeyAuthentication,
@@ -61,7 +62,7 @@ class AdminKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped
 class SessionScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call] # its registration is untyped
     """The schema's description of a session."""
 
-    target_class = TenantSessionAuthentication
+    target_class: type[SessionAuthentication] = TenantSessionAuthentication
     name = "session"
 
     def get_security_definition(self, auto_schema: AutoSchema) -> dict[str, str]:

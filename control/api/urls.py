@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, keys, openapi, operators, routes, statements, tenancy, usage, vouchers, wallet  # noqa: F401 - openapi registers its extensions
+from control.api import audit, budgets, keys, openapi, operators, routes, statements, tenancy, usage, vouchers, wallet  # noqa: F401 - openapi registers its extensions
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),
@@ -24,6 +24,8 @@ urlpatterns = [
     path("statements/", statements.StatementsView.as_view(), name="api-statements"),
     path("statements/<str:month>/<str:form>/", statements.StatementView.as_view(), name="api-statement"),
     path("seal-keys/", statements.SealKeysView.as_view(), name="api-seal-keys"),
+    path("budgets/", budgets.BudgetsView.as_view(), name="api-budgets"),
+    path("budgets/<uuid:pk>/", budgets.BudgetView.as_view(), name="api-budget"),
     path("audit/", audit.AuditView.as_view(), name="api-audit"),
     path("operator/requests/<uuid:pk>/refund/", operators.RefundView.as_view(), name="api-operator-refund"),
     path("operator/reratings/", operators.ReratingsView.as_view(), name="api-operator-reratings"),

@@ -19,8 +19,8 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.contrib.sessions.models import Session
 from django.db import router, transaction
-from django.db.models import F, Max, Model, Q, QuerySet, Sum, TextField
-from django.db.models.functions import Cast, Coalesce
+from django.db.models import CharField, F, Max, Model, Q, QuerySet, Sum, TextField, Value
+from django.db.models.functions import Cast, Coalesce, Concat
 
 from base import clock, storage
 from base.errors import ServiceError
@@ -34,6 +34,7 @@ from billing.models import (
     Purchase,
     Reconciliation,
     Rerating,
+    SpendBudget,
     Statement,
     Subscription,
     UsageDay,
@@ -423,6 +424,10 @@ def _books(tenant: Tenant) -> int:
         for name in ("paid_reference", "refund_reference")
     )
     paid += Purchase.objects.filter(tenant=tenant).exclude(made_by__in=("", ERASED)).update(made_by=ERASED)
+    budgets = SpendBudget.objects.filter(tenant=tenant.pk).exclude(name=ERASED)
+    about = Concat(Value(f"{ERASED} "), Cast("number", CharField()))
+    named = budgets.filter(scope__in=("end_user", "models")).update(name=ERASED, subject=about)
+    paid += named + budgets.update(name=ERASED)
     return said.update(reason=ERASED) + paid + grants.exclude(source__in=("", ERASED)).update(source=ERASED)
 
 

@@ -20,6 +20,7 @@ from django.db.models import Model, Q, QuerySet
 from base.sealing import SealError, unseal_bytes
 from billing.models import (
     Budget,
+    BudgetWindow,
     CreditGrant,
     Hold,
     LedgerAccount,
@@ -27,6 +28,7 @@ from billing.models import (
     LedgerTransfer,
     Purchase,
     ScheduledGrant,
+    SpendBudget,
     Statement,
     Subscription,
     UsageRecord,
@@ -199,7 +201,9 @@ OF_TENANT = (
     Kind("vouchers", VoucherUse, _of(VoucherUse, "tenant")),
     Kind("scheduled_grants", ScheduledGrant, _of(ScheduledGrant, "wallet__tenant")),
     Kind("transfers", LedgerTransfer, transfers_of, order=("booked_at", "id"), parts=_transfers_by_account),
-    Kind("budgets", Budget, _of(Budget, "wallet__tenant")),
+    Kind("budgets", SpendBudget, _of(SpendBudget, "wallet__tenant")),
+    Kind("budget_windows", BudgetWindow, _of(BudgetWindow, "wallet__tenant")),
+    Kind("key_budgets", Budget, _of(Budget, "wallet__tenant")),
     Kind("holds", Hold, _of(Hold, "tenant")),
     Kind("usage", UsageRecord, _of(UsageRecord, "tenant"), order=("day", "request", "revision")),
     Kind("seals", LedgerSeal, _of(LedgerSeal, "tenant"), order=("number",)),

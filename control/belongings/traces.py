@@ -27,6 +27,7 @@ from billing.models import (
     Reconciliation,
     Rerating,
     ScheduledGrant,
+    SpendBudget,
     VoucherBatch,
 )
 from billing.seals.leaves import keep_words
@@ -43,6 +44,7 @@ TEXTS: dict[type[Model], tuple[str, ...]] = {
     Purchase: ("made_by",),
     VoucherBatch: ("note", "made_by"),
     ScheduledGrant: ("reason",),
+    SpendBudget: ("name",),
     APIKey: ("name",),
     AdminAPIKey: ("name",),
     TaskState: ("error",),

@@ -25,6 +25,7 @@ from billing.selectors.ledger import ledger_of
 from billing.selectors.usage import TimeSum, usage_by, used_since
 from billing.services import vouchers
 from control.belongings.download import sent
+from control.console import budgets
 from control.console.catalogue import active_subscription, next_grant
 from control.console.tenancy import Place, tenant_page
 from control.screens import statements
@@ -221,6 +222,8 @@ def billing(request: HttpRequest, place: Place) -> HttpResponse:
         "subscription": subscription,
         "version": version,
         "limits": None if version is None else limits_table(version, place.tenant.id, balance),
+        "budgets": None if balance is None else budgets.table_of(place),
+        "may_change_budgets": budgets.may_change(place),
         "grants": None if balance is None else _grants_table(balance),
         "ledger": None if balance is None else _ledger(request, place, balance),
         "may_pay": place.access.may("pay"),

@@ -16,7 +16,6 @@ from django.views.decorators.http import require_safe
 from billing.models import Subscription
 from billing.selectors.balances import Balance, running_of
 from billing.selectors.usage import recent_usage
-from billing.services.budgets import limits_of, spent_of
 from control.console.billing import Spending, balance_tile, grant_tile, lasting_tile, used_of
 from control.console.catalogue import active_subscription, next_grant
 from control.console.people import roles_table
@@ -26,6 +25,7 @@ from control.screens.charts import Chart, Tile, stacked
 from control.screens.figures import amount, grouped, moment, show_charge, show_credits
 from control.screens.tables import Cell, Column, Row, State, Table
 from tenancy.models import APIKey, Invitation, Membership, Project
+from tenancy.services.restrictions import spending_of, with_spending
 
 RECENT = 6
 MOST_KEYS = 200
@@ -56,7 +56,7 @@ def home(request: HttpRequest, place: Place) -> HttpResponse:
     balance, subscription = context["balance"], active_subscription(tenant)
     spending = Spending.of(tenant.id)
     refusals = refusals_of(Span(tenant, now - timedelta(days=1), now))
-    keys = list(APIKey.objects.of(tenant).filter(revoked_at=None).select_related("budget").order_by("-id")[:MOST_KEYS])
+    keys = with_spending(APIKey.objects.of(tenant).filter(revoked_at=None).order_by("-id")[:MOST_KEYS])
     recent = recent_usage(tenant.id, limit=RECENT)
     is_new = not recent
     steps = [
@@ -174,9 +174,9 @@ def _limits(place: Place, subscription: Subscription | None, balance: Balance | 
         rows.append(Row([name, running, most, used_of(running, most)]))
     budgets = []
     for key in keys:
-        limits, spent = limits_of(key.budget), spent_of(key.budget)
+        spent = spending_of(key)
         for period, words in _PERIODS.items():
-            most, used = getattr(limits, f"{period}_limit"), getattr(spent, period)
+            most, used = getattr(spent.limits, f"{period}_limit"), getattr(spent, period)
             if most is not None and used is not None:
                 address = reverse("console-key-change", args=[key.id]) + place.query
                 name = Cell(key.name, address if place.access.may_revoke(key) else "", f"credits {words}")

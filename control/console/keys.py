@@ -29,6 +29,7 @@ from control.screens.key_forms import KeyTermsForm, NewKeyForm, limits_in_words
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import APIKey
 from tenancy.services import keys
+from tenancy.services.restrictions import with_spending
 from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
 
 PAGE = 50
@@ -81,7 +82,7 @@ def listing(request: HttpRequest, place: Place) -> HttpResponse:
     """Show the keys: those that work first, then newest first; `q` and `state` choose, `before` ended the last page."""
     text = request.GET.get("q", "").replace("\0", "").strip()[:120]
     state = request.GET.get("state", "")
-    found = APIKey.objects.of(place.tenant).select_related("project", "budget", "created_by")
+    found = APIKey.objects.of(place.tenant).select_related("project", "created_by")
     over = Q(revoked_at__isnull=False) | Q(expires_at__lte=timezone.now())
     found = found.annotate(is_over=Case(When(over, then=1), default=0)).order_by("is_over", "-id")
     if text:
@@ -92,7 +93,7 @@ def listing(request: HttpRequest, place: Place) -> HttpResponse:
     if before := re.fullmatch(r"([01])\.([0-9a-f-]{36})", request.GET.get("before", "")):
         group, last = int(before[1]), UUID(before[2])
         found = found.filter(Q(is_over__gt=group) | Q(is_over=group, id__lt=last))
-    rows = list(found[: PAGE + 1])
+    rows = with_spending(found[: PAGE + 1])
     query = {**place.name, "q": text, "state": state if state in STATES else ""}
     table = _table(place, rows[:PAGE], query, has_more=len(rows) > PAGE, is_later=bool(before))
     context = place.context(page="keys", table=table, q=text, state=state, states=STATES, tab="keys")
@@ -233,7 +234,7 @@ def rotate(request: HttpRequest, place: Place, pk: str) -> HttpResponse:
 
 def _own_key(place: Place, pk: str) -> APIKey:
     """Return a key that works and that the reader may change; 404 otherwise."""
-    found = APIKey.objects.of(place.tenant).select_related("project", "budget")
+    found = APIKey.objects.of(place.tenant).select_related("project")
     key = get_object_or_404(found, pk=pk, revoked_at=None)
     if not (place.access.may_revoke(key) and place.access.may_give_scopes(key.scopes)):
         raise Http404

@@ -105,7 +105,7 @@ def listing(request: HttpRequest, desk: Desk) -> HttpResponse:
 def rerating(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
     """Show one run: how far it is, and what it comes to."""
     run = get_object_or_404(Rerating.objects.select_related("version__card", "what_if"), pk=pk)
-    sums = {by: differences(run, by, MOST_SHOWN) for by in ("model", "usage_class", "tenant")}  # type: ignore[arg-type]
+    sums = {by: differences(run, by, MOST_SHOWN) for by in ("model", "usage_class", "tenant")}
     named = {one.name for one in sums["tenant"]} | {UUID(one) for one in run.tenants}
     tenants = {
         pk: (name, slug) for pk, name, slug in Tenant.objects.filter(pk__in=named).values_list("pk", "name", "slug")

@@ -26,6 +26,7 @@ from control.screens.figures import moment, short_id, show_charge, show_credits
 from control.screens.key_forms import limits_in_words
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant, User
+from tenancy.services.restrictions import with_spending
 
 
 @require_safe
@@ -193,9 +194,9 @@ def _invitations(request: HttpRequest, subject: Subject) -> Table:
 def keys(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     """Show keys, newest first, and admin keys."""
     subject = Subject.of(desk, slug)
-    mine = APIKey.objects.of(subject.tenant).select_related("project", "budget", "created_by").order_by("-id")
+    mine = APIKey.objects.of(subject.tenant).select_related("project", "created_by").order_by("-id")
     before = _uuid(request.GET.get("before", ""))
-    found = list((mine.filter(id__lt=before) if before else mine)[: PAGE + 1])
+    found = with_spending((mine.filter(id__lt=before) if before else mine)[: PAGE + 1])
     may_change = desk.may("gateway.change_apikey")
     columns = [
         Column("Key", "name"),

@@ -13,16 +13,18 @@ from django.views.decorators.http import require_http_methods
 
 from base.errors import ServiceError
 from base.units import format_credits, format_money
-from billing.models import CreditGrant, Plan, Subscription, Wallet
+from billing.models import CreditGrant, Plan, SpendBudget, Subscription, Wallet
 from billing.services import credits, plans, wallets
 from billing.services.errors import InsufficientCreditError
 from control.operate.asks import METHODS, Ask, ReasonForm, answered, bound
 from control.operate.base import Desk, operator_page
 from control.operate.subject import open_tenant, page_of
+from control.screens.budgets import BudgetForm, NewBudgetForm, filled
 from control.screens.figures import day
 from control.screens.forms import CreditsField, MomentField, OnceForm
 from tenancy.audit.origin import because
 from tenancy.models import Tenant
+from tenancy.services import budgets
 
 
 def _wallet(tenant: Tenant) -> Wallet:
@@ -216,6 +218,61 @@ def freeze(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
         is_danger=not is_frozen,
     )  # fmt: skip
     return answered(request, desk, ask, ReasonForm(bound(request)), act)
+
+
+@require_http_methods(METHODS)
+@operator_page("gateway.view_tenant", "billing.change_wallet")
+def budget(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
+    """Make a budget, which the tenant sees and can't change."""
+    tenant = open_tenant(slug)
+    form = NewBudgetForm(bound(request), tenant=tenant)
+
+    def act(_: dict[str, Any]) -> str:
+        made = budgets.make(tenant=tenant, by_operator=True, **form.terms())
+        return f"The budget “{made}” counts from now on."
+
+    follows = ["The tenant sees it and can’t change it. Where it tells, operators are told too."]
+    ask = Ask(f"New budget of {tenant.name}", "Make budget", page_of(tenant, "wallet"), tenant.name, follows=follows)
+    return answered(request, desk, ask, form, act, subject="of", scope="of", amount="limit")
+
+
+def _budget_of(tenant: Tenant, pk: UUID) -> SpendBudget:
+    return get_object_or_404(budgets.of_tenant(tenant), pk=pk)
+
+
+@require_http_methods(METHODS)
+@operator_page("gateway.view_tenant", "billing.change_wallet")
+def budget_change(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
+    """Change a budget."""
+    tenant = open_tenant(slug)
+    one = _budget_of(tenant, pk)
+    form = BudgetForm(bound(request), initial=filled(one))
+
+    def act(_: dict[str, Any]) -> str:
+        changed = budgets.change(one, tenant=tenant, by_operator=True, **form.terms())
+        return f"The budget “{changed}” is changed: it holds for the next request."
+
+    follows = ["Another limit holds for the next request, and what was spent stays."]
+    ask = Ask(f"Change the budget “{one}”", "Save", page_of(tenant, "wallet"), tenant.name, follows=follows)
+    return answered(request, desk, ask, form, act, amount="limit")
+
+
+@require_http_methods(METHODS)
+@operator_page("gateway.view_tenant", "billing.change_wallet")
+def budget_remove(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpResponseBase:
+    """Remove a budget."""
+    tenant = open_tenant(slug)
+    one = _budget_of(tenant, pk)
+
+    def act(_: dict[str, Any]) -> str:
+        budgets.remove(one, tenant=tenant, by_operator=True)
+        return f"The budget “{one}” is removed."
+
+    follows = ["Nothing is refused by it any more. Made again for the same, it knows what was spent."]
+    ask = Ask(
+        f"Remove the budget “{one}”", "Remove", page_of(tenant, "wallet"), tenant.name, follows=follows, is_danger=True
+    )
+    return answered(request, desk, ask, forms.Form(bound(request)), act)
 
 
 class PlanForm(forms.Form):

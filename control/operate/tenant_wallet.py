@@ -19,16 +19,18 @@ from django.views.decorators.http import require_safe
 from base.units import format_credits, format_money
 from billing.models import CreditGrant, PlanVersion, Purchase, ScheduledGrant
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
+from billing.services.budgets import Standing, limited_keys
 from control.operate.base import Desk, operator_page
 from control.operate.subject import PAGE, SETTINGS, Section, Subject
 from control.screens import statements
+from control.screens.budgets import budgets_table
 from control.screens.figures import grouped, moment, short_id
 from control.screens.key_forms import limits_in_words
 from control.screens.ledger import reason_of
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import APIKey, Tenant
 from tenancy.services import tenants
-from tenancy.services.restrictions import LIMITS
+from tenancy.services.restrictions import LIMITS, with_spending
 
 _SALT = "control.operate.ledger"
 
@@ -50,6 +52,8 @@ def wallet(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     before = _cursor(request)
     if desk.may("billing.view_creditgrant") and before is None:
         sections += [Section("Grants", table=_grants(subject, subject.balance.wallet), buttons=acts)]
+    if before is None:
+        sections += [_budgets(subject)]
     if desk.may("billing.view_purchase") and before is None and (bought := _purchases(subject.tenant)).rows:
         sections += [Section("Purchases", table=bought)]
     if desk.may("billing.view_ledgertransfer"):
@@ -82,6 +86,21 @@ def statement_file(request: HttpRequest, desk: Desk, slug: str, month: str, form
     """Send a month's statement in one of its forms, made while it is sent."""
     tenant = Subject.of(desk, slug).tenant
     return statements.download(tenant, statements.month_named(tenant, month), form)
+
+
+def _budgets(subject: Subject) -> Section:
+    """Return the tenant's budgets, those that it set itself among them."""
+    add = subject.buttons(("New budget", "budget", "billing.change_wallet"))
+    if subject.tenant.erased_at is not None or not subject.desk.may("billing.change_wallet"):
+        return Section("Budgets", table=budgets_table(subject.tenant, None))
+
+    def actions(one: Standing) -> list[Button]:
+        return [
+            Button("Change", subject.address("budget-change", one.budget.pk), str(one.budget)),
+            Button("Remove", subject.address("budget-remove", one.budget.pk), str(one.budget), tone="danger"),
+        ]
+
+    return Section("Budgets", table=budgets_table(subject.tenant, actions), buttons=add)
 
 
 def _grants(subject: Subject, wallet_id: UUID) -> Table:
@@ -299,13 +318,13 @@ def _rate(number: str, seconds: int, burst: str) -> str:
 
 def _limited_keys(subject: Subject) -> Table:
     rates = [Q(**{f"{name}__isnull": False}) for name, limit in LIMITS.items() if not limit.is_spend]
-    limited = ~Q(allowed_models=[]) | ~Q(networks=[]) | Q(budget__isnull=False)
+    limited = ~Q(allowed_models=[]) | ~Q(networks=[]) | Q(id__in=limited_keys(subject.tenant.id))
     for one in rates:
         limited |= one
-    found = APIKey.objects.of(subject.tenant).filter(limited, revoked_at=None).select_related("project", "budget")
+    found = APIKey.objects.of(subject.tenant).filter(limited, revoked_at=None).select_related("project")
     rows = [
         Row([Cell(one.name, detail=f"…{one.last_four}"), one.project.name, "; ".join(limits_in_words(one)) or "none"])
-        for one in found.order_by("-id")[:PAGE]
+        for one in with_spending(found.order_by("-id")[:PAGE])
     ]
     columns = [Column("Key", "name"), Column("Project", "wraps"), Column("Limits", "wraps")]
     return Table(

@@ -56,6 +56,7 @@ NOUNS = {
     "fetch": "fetch of a model",
     "plan_move": "move to a plan",
     "web_hook": "web-hook",
+    "budget": "budget",
 }
 _VERBS = {"created": "made", "changed": "changed", "deleted": "deleted"}
 _OWN = {  # what isn't told by one of the three verbs, in words that go before the object's name
@@ -93,7 +94,7 @@ KINDS = {
     "access": ("Tenants and people", ("tenant", "project", "membership", "invitation", "user", "conversation")),
     "sign_ins": ("Signing in", ("sign_in", "sign_in_link", "second_factor")),
     "keys": ("Keys", ("key", "admin_key")),
-    "credit": ("Credit and subscriptions", ("credit", "wallet", "subscription")),
+    "credit": ("Credit and subscriptions", ("credit", "wallet", "subscription", "budget")),
     "terms": ("Plans and prices", ("plan", "plan_version", "plan_move", "rate_card", "prices")),
     "models": (
         "Models, engines, routing",
@@ -106,7 +107,15 @@ OF_TENANTS = ("access", "sign_ins", "keys", "credit", "models", "system")
 """The kinds of which a tenant's own trail has something."""
 
 _IN_CREDITS = frozenset(
-    {"credit_limit", "credit_burst", "monthly_credits", "overdraft_limit", "credits_micro", "voided_micro"}
+    {
+        "credit_limit",
+        "credit_burst",
+        "monthly_credits",
+        "overdraft_limit",
+        "credits_micro",
+        "voided_micro",
+        "limit_micro",
+    }
     | {"request_fee", "day_limit", "month_limit", "total_limit"}
 )
 _LABELS = {

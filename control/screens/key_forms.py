@@ -15,12 +15,11 @@ from django.utils import timezone
 from base.errors import ServiceError
 from base.units import format_credits, parse_credits
 from billing.models import Subscription
-from billing.services.budgets import spent_of
 from routing.catalogue import models_in_use
 from routing.services.catalogue import models_seen
 from tenancy.models import APIKey, Project
 from tenancy.services.access import Access
-from tenancy.services.restrictions import LIMITS, Limit, Restrictions
+from tenancy.services.restrictions import LIMITS, Limit, Restrictions, spending_of
 from tenancy.services.scopes import ALL, INFERENCE, MANAGEMENT, READ_ONLY
 
 RESTRICTED, NOTHING = "restricted", "nothing"
@@ -187,7 +186,7 @@ def limits_in_words(key: APIKey) -> list[str]:
         else []
     )
     words += [f"from {', '.join(key.networks[:2])}{'…' if len(key.networks) > 2 else ''}"] if key.networks else []
-    chosen, spent = Restrictions.of(key).by_name(), spent_of(key.budget)
+    chosen, spent = Restrictions.of(key).by_name(), spending_of(key)
     for name, limit in LIMITS.items():
         if (number := chosen[name]) is not None:
             told = format_credits(number) if limit.in_credits else str(number)

@@ -235,7 +235,7 @@ def download(tenant: Tenant, month: Month, form: str) -> StreamingHttpResponse:
     response = StreamingHttpResponse(sent(tenant.pk, pieces(tenant, month, form)), content_type=FORMATS[form][0])
     kind = {"csv": "requests.csv", "ledger": "ledger.csv", "focus": "focus.csv"}.get(form, form)
     name = f"statement-{tenant.slug}-{month.name}.{kind}"
-    response.headers["Content-Disposition"] = content_disposition_header(form != "html", name)
+    response.headers["Content-Disposition"] = content_disposition_header(form != "html", name) or ""
     response.headers["Cache-Control"] = "no-store"
     return response
 

@@ -20,7 +20,7 @@ from gateway.apis.responses.stored_endpoint import (
     responses_show,
 )
 from gateway.apis.tokenize.endpoint import detokenize, tokenize
-from gateway.apis.usage.endpoint import usage_of_request
+from gateway.apis.usage.endpoint import key_show, usage_of_request
 
 ENDPOINTS = (
     chat_completions,
@@ -60,6 +60,7 @@ ENDPOINTS = (
     adapters_show,
     adapters_delete,
     usage_of_request,
+    key_show,
 )
 POSTS = {one.path: one for one in ENDPOINTS if one.method == "POST"}
 """The POSTs by path; a batch names one."""

@@ -9,6 +9,7 @@ _BY_CODE = {
     "api_key_revoked": "Make a new key: a revoked one never works again.",
     "concurrency_limit_exceeded": "Send fewer at once, or wait for retry-after. Plans with more are the operator's.",
     "context_length_exceeded": "Shorten the conversation, or take a model with a longer context (page Models).",
+    "budget_exceeded": "Wait until the budget resets, or let who set it raise it. Nothing ran and nothing was charged.",
     "credit_balance_exhausted": "Ask the owner or operator for credit. Nothing ran and nothing was charged.",
     "credit_held": "Wait: other requests of the tenant hold the rest of the credit until they end.",
     "gateway_lock_lost": "Send it again: another gateway takes it.",

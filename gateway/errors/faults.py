@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
 from base.errors import DatabaseBusyError
 from base.units import format_credits
 from billing.limits.types import Impossible, Limited, rate_headers, retry_after
-from billing.writer.operations import Refused
+from billing.periods import window_of
+from billing.writer.operations import BudgetTerms, Refused
 from gateway.errors.refusal import Refusal
 from inference.errors import EngineError, InvalidRequestError, LimitedError, OverloadedError
 from inference.types import EngineFault
@@ -105,29 +109,54 @@ def _limit_of(name: str) -> tuple[str, str]:
     return ("your plan" if what == name else "this key"), what
 
 
-def reason_of_hold(limit: str) -> str:
+def reason_of_hold(refused: Refused, budgets: Iterable[BudgetTerms]) -> str:
     """Return what a stream is told that ends since no more could be held, by the limit that the ledger named."""
-    if limit == "wallet":
+    if refused.limit == "wallet":
         return "credit_exhausted"
-    return limit if limit == "wallet_frozen" else "key_spend_limit_exceeded"
+    if refused.limit == "wallet_frozen":
+        return refused.limit
+    return _code_of(_named(refused, budgets))
 
 
-def refusal_of_hold(refused: Refused, least: int) -> Refusal:
-    """Return the refusal for a request that needs `least` µcr, more than can be held now."""
+_A_WINDOW = {"day": "a day", "week": "a week", "month": "a month", "total": "in all"}
+_WHOSE = {"tenant": "all", "project": "the project", "key": "this key", "member": "its member", "end_user": "the user"}
+
+
+def _named(refused: Refused, budgets: Iterable[BudgetTerms]) -> BudgetTerms | None:
+    return next((terms for terms in budgets if terms.number == refused.budget), None)
+
+
+def _code_of(terms: BudgetTerms | None) -> str:
+    return "key_spend_limit_exceeded" if terms is not None and terms.scope == "key" else "budget_exceeded"
+
+
+def _in_words(terms: BudgetTerms) -> tuple[str, str]:
+    """Return whose budget it is, and when it begins anew."""
+    words = f"for {_WHOSE.get(terms.scope, 'this model')} {_A_WINDOW[terms.window]}"
+    if terms.window == "total":
+        return f"the budget “{terms.name}” {words}", "It doesn't reset: an owner has to raise it."
+    end = window_of(terms.window, terms.anchor, terms.time_zone, datetime.now(UTC)).end
+    return f"the budget “{terms.name}” {words}", f"It resets at {end:%Y-%m-%dT%H:%M:%SZ}."
+
+
+def refusal_of_hold(refused: Refused, least: int, budgets: Iterable[BudgetTerms] = ()) -> Refusal:
+    """Return the refusal for a request that needs `least` µcr, more than can be held now under the wallet and these
+    budgets.
+    """
     if refused.limit == "wallet_frozen":
         return Refusal(403, "wallet_frozen", "Your credit is frozen: ask your operator why.")
     available = format_credits(max(refused.available, 0))
     message = f"This request needs at least {format_credits(least)} credits and {available} are available."
-    code = "credit_balance_exhausted"
+    code, resets = "credit_balance_exhausted", ""
     if refused.limit != "wallet":
-        period = {"day": "a day", "month": "a month", "total": "in all"}[refused.limit]
-        left = f"{available} are left of what this key may spend {period}."
-        message = f"This request needs at least {format_credits(least)} credits, and {left}"
-        code = "key_spend_limit_exceeded"
+        terms = _named(refused, budgets)
+        what, resets = ("a budget", "") if terms is None else _in_words(terms)
+        message = f"This request needs at least {format_credits(least)} credits, and {available} are left of {what}."
+        code = _code_of(terms)
     if refused.freed >= least:
         message = f"{message} Your other requests hold the rest until they end: try again then."
         return Refusal(429, "credit_held", message, headers=_SOON)
-    return Refusal(402, code, message, should_retry=False)
+    return Refusal(402, code, f"{message} {resets}".strip(), should_retry=False)
 
 
 def ledger_unavailable() -> Refusal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -15,8 +15,9 @@ from django.utils.crypto import salted_hmac
 from billing import rating
 from billing.limits.types import Waiting
 from billing.rating import CardPrices
+from billing.services.budgets import bearing
 from billing.writer.entry import WriterError
-from billing.writer.operations import Answer, Extend, Held, Refused, Repin, RequestFacts, Reserve, Stale
+from billing.writer.operations import Answer, BudgetTerms, Extend, Held, Refused, Repin, RequestFacts, Reserve, Stale
 from gateway.concurrency import credit_key
 from gateway.durable.delivery import delivering
 from gateway.errors.faults import ledger_unavailable, reason_of_hold, refusal_of_hold
@@ -276,7 +277,8 @@ def _check_tiers(card: CardPrices, prepared: Prepared) -> None:
 
 def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) -> Reserve:
     """Return the operation that makes the request's hold."""
-    principal = placement.principal
+    principal, model, facts = placement.principal, placement.route.model, facts_of(placement)
+    end_user = facts.end_user
     return Reserve(
         request=request,
         wallet=principal.wallet,
@@ -288,11 +290,11 @@ def reserve_of(request: UUID, owner: UUID, placement: Placement, price: Priced) 
         tenant=principal.tenant,
         project=principal.project,
         api_key=principal.api_key,
-        model=placement.route.model,
+        model=model,
         multiplier_bp=price.meter.multiplier_bp,
         user=principal.user,
-        facts=facts_of(placement),
-        budget=principal.budget,
+        facts=facts,
+        budgets=bearing(principal.budgets, model=model, end_user=end_user),
     )
 
 
@@ -314,22 +316,23 @@ async def hold(
             return await runtime.writer.submit(reserve)
         return answer
 
-    # Who waits for a key's budget keeps no other key's waiting.
-    wallet, budget = credit_key(reserve.wallet), credit_key(reserve.wallet, reserve.budget)
+    # Who waits for a budget keeps nobody waiting on whom it doesn't bear.
+    wallet = credit_key(reserve.wallet)
+    budgets = {terms.number: credit_key(reserve.wallet, terms.number) for terms in reserve.budgets.terms}
 
     def short_of(answer: Answer) -> str | None:
         if not isinstance(answer, Refused) or answer.freed < reserve.least:
             return None
-        return wallet if answer.limit == "wallet" else budget
+        return budgets.get(answer.budget, wallet)
 
-    keys = (wallet,) if reserve.budget is None else (budget, wallet)
+    keys = (*budgets.values(), wallet)
     try:
         answer = await runtime.requests.turns.take(keys, ask, short_of, since=since, until=until)
     except WriterError as error:
         log.warning("reserve_failed", error=str(error))
         raise ledger_unavailable() from error
     if isinstance(answer, Refused):
-        raise refusal_of_hold(answer, reserve.least)
+        raise refusal_of_hold(answer, reserve.least, reserve.budgets.terms)
     assert isinstance(answer, Held), answer
     return answer
 
@@ -359,7 +362,8 @@ async def pinned_anew(ledger: Ledger, request: UUID, placement: Placement, prepa
         log.warning("repin_failed", request_id=str(request), error=str(error) or type(error).__name__)
         raise ledger_unavailable() from error
     if isinstance(answer, Refused):
-        raise refusal_of_hold(msgspec.structs.replace(answer, available=held + answer.available), operation.least)
+        whole = msgspec.structs.replace(answer, available=held + answer.available)
+        raise refusal_of_hold(whole, operation.least, placement.principal.budgets.terms)
     if isinstance(answer, Stale):
         raise ledger_unavailable()
     assert isinstance(answer, Held), answer
@@ -406,6 +410,7 @@ class Hold:
         wallet: UUID,
         meter: Meter,
         ledger: Ledger,
+        budgets: Sequence[BudgetTerms],
         *,
         tell: Callable[[int, bool], Awaitable[None]],
         lost: Callable[[], None],
@@ -416,6 +421,7 @@ class Hold:
         self._request = request
         self._wallet = wallet
         self._ledger = ledger
+        self._budgets = budgets
         self._tell: Callable[[int, bool], Awaitable[None]] | None = tell  # None once it is closed
         self._lost: Callable[[], None] | None = lost
         self._supervise = supervise
@@ -489,7 +495,7 @@ class Hold:
                     if is_held and more.is_final and asyncio.get_running_loop().time() < patience:
                         await asyncio.sleep(RETRY_SECONDS)
                         continue
-                    meter.refused(more, reason_of_hold(answer.limit))
+                    meter.refused(more, reason_of_hold(answer, self._budgets))
                 elif self._lost is not None:
                     self._lost()
                     return

@@ -190,6 +190,7 @@ class Generation:
             admitted.principal.wallet,
             admitted.meter,
             ledger,
+            admitted.principal.budgets.terms,
             tell=self._tell,
             lost=partial(self.cancel, faults.LEASE_LOST),
             supervise=requests.supervise,

@@ -43,6 +43,7 @@ WATCHED = (
     Watched("gateway.Project", tenant="tenant_id"),
     # The catalogue has no models of archived projects.
     Watched("gateway.Project", events=("update",), only=("is_active",)),
+    Watched("billing.SpendBudget", tenant="tenant"),
     Watched("billing.Subscription", tenant="tenant_id", besides=("granted_until",)),
     Watched("gateway.User", events=("update", "delete"), only=("is_active",)),
     Watched("billing.Plan"),

@@ -21,6 +21,8 @@ from base.errors import DatabaseBusyError
 from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
 from billing.rating import WHOLE_BP, CardPrices, batch_multiplier, tier_multiplier
+from billing.services.budgets import bearing_on
+from billing.writer.operations import NO_BUDGETS, Bearing
 from gateway.errors.faults import access_changed, catalogue_unavailable
 from gateway.errors.refusal import Refusal
 from gateway.runtime.epoch import UNKNOWN, Epoch, EpochStaleError, Stamp
@@ -77,7 +79,7 @@ class Principal:
     priority_bp: int = WHOLE_BP
     key_token_bucket: Bucket | None = None
     key_concurrency: int | None = None
-    budget: UUID | None = None
+    budgets: Bearing = NO_BUDGETS  # that bear on its requests, those of some end users and models alone too
     own: OwnTerms = NONE_OF_ITS_OWN  # which models of the tenant's own the project has, and the plan serves
     queue: str = field(init=False, compare=False)
     """The name under which its requests wait and are counted: a tenant's batches apart from all else of it."""
@@ -373,7 +375,7 @@ def load_by_key(secret: str) -> _Answer:
 
 
 def load_key(identifier: UUID) -> _Answer:
-    """Return the principal of the key with that id, by one query."""
+    """Return the principal of the key with that id, by two queries."""
     return _of_key(APIKey.objects.unscoped().filter(id=identifier))
 
 
@@ -394,7 +396,15 @@ def _of_key(keys: QuerySet[APIKey], digest: str = "") -> _Answer:
         scopes=expanded(row["scopes"]),
         expires_at=min(ends, default=None),
     )
-    return principal if isinstance(principal, _Denied) else _restricted(principal, row)
+    if isinstance(principal, _Denied):
+        return principal
+    return _restricted(_budgeted(principal, member=row["created_by_id"]), row)
+
+
+def _budgeted(principal: Principal, member: UUID | None) -> Principal:
+    """The principal with the budgets that bear on its requests; what a key spends is its maker's too. One query."""
+    found = bearing_on(principal.wallet, project=principal.project, key=principal.api_key, member=member)
+    return replace(principal, budgets=found)
 
 
 def _restricted(principal: Principal, row: dict[str, Any]) -> _Answer:
@@ -418,12 +428,11 @@ def _restricted(principal: Principal, row: dict[str, Any]) -> _Answer:
         key_credit_bucket=bucket("key_credits", row["credit_limit"]),
         key_token_bucket=bucket("key_tokens", row["token_limit"]),
         key_concurrency=row["concurrency"],
-        budget=row["budget_id"],
     )
 
 
 def load_by_session(user: UUID, project: UUID) -> _Answer:
-    """Return the user's principal in the project, by one query."""
+    """Return the user's principal in the project, by two queries."""
     projects = Project.objects.unscoped().filter(
         id=project,
         tenant__memberships__user=user,
@@ -435,13 +444,14 @@ def load_by_session(user: UUID, project: UUID) -> _Answer:
     if row is None:
         return _NO_MEMBER
     scopes = expanded([ALL])  # what the roles above are for
-    return _principal(row, project=row["id"], project_is_active=row["is_active"], user=user, scopes=scopes)
+    principal = _principal(row, project=row["id"], project_is_active=row["is_active"], user=user, scopes=scopes)
+    return principal if isinstance(principal, _Denied) else _budgeted(principal, member=user)
 
 
 def _authority(principal: Principal) -> tuple[object, ...]:
-    """The terms by which a request was let in, and the budget that it draws on."""
+    """The terms by which a request was let in, and the budgets that it draws on."""
     terms = (principal.scopes, principal.networks, principal.allowed_models, principal.key_models, principal.own)
-    return *terms, principal.budget
+    return *terms, [one.number for one in principal.budgets.terms]
 
 
 def _check_expiry(principal: Principal) -> None:
@@ -463,7 +473,7 @@ _KEY = (
     "credit_limit",
     "token_limit",
     "concurrency",
-    "budget_id",
+    "created_by_id",
 )
 _TERMS = {
     name: f"subscription__version__{name}"

@@ -116,8 +116,8 @@ class Requests:
         self.live.pop(generation.id, None)
         principal = generation.principal
         self.turns.wake(credit_key(principal.wallet))
-        if principal.budget is not None:
-            self.turns.wake(credit_key(principal.wallet, principal.budget))
+        for terms in principal.budgets.terms:
+            self.turns.wake(credit_key(principal.wallet, terms.number))
 
     def unsettled(self, operation: Settle | Release) -> None:
         """Keep what closes a hold and was not answered in time: the sweep asks for it again, the lease is kept."""

@@ -251,3 +251,55 @@ def _cost(charge: int | None) -> dict[str, Any]:
 def credits_text(micro: int | None) -> str | None:
     """µcr as a decimal string of credits."""
     return None if micro is None else format_credits(micro)
+
+
+class KeyBudget(msgspec.Struct, kw_only=True):
+    """A budget that bears on a key's requests, in credits as exact decimal strings. A soft one refuses nothing."""
+
+    id: str
+    name: str
+    scope: str
+    window: Literal["day", "week", "month", "total"]
+    hard: bool
+    limit: str
+    spent: str
+    held: str
+    remaining: str
+    resets_at: str | None
+
+
+class KeyLimit(msgspec.Struct, kw_only=True):
+    """The requests that the key may send."""
+
+    requests: int
+    interval: str
+
+
+class KeyData(msgspec.Struct, kw_only=True):
+    """A key as OpenRouter's clients read it, amounts as numbers of credits. `limit` is that of the hard budget of the
+    key that has the least left; days, weeks and months of `usage` are those of UTC.
+    """
+
+    label: str
+    limit: float | None
+    limit_remaining: float | None
+    limit_reset: Literal["daily", "weekly", "monthly"] | None
+    limit_resets_at: str | None
+    usage: float
+    usage_daily: float
+    usage_weekly: float
+    usage_monthly: float
+    byok_usage: float = 0.0
+    include_byok_in_limit: bool = False
+    is_free_tier: bool = False
+    is_management_key: bool = False
+    is_provisioning_key: bool = False
+    expires_at: str | None = None
+    rate_limit: KeyLimit
+    budgets: list[KeyBudget]
+
+
+class KeyShown(msgspec.Struct):
+    """The answer of ``GET /v1/key``."""
+
+    data: KeyData

@@ -1,5 +1,5 @@
-"""The troubles that alerts tell of: what checks find, tenants whose credit ends, and keys that are refused again and
-again.
+"""The troubles that alerts tell of: what checks find, tenants whose credit ends, budgets' thresholds, and keys that are
+refused again and again.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 from django.db.models import Count, F, Max, OuterRef, Subquery, Sum
@@ -16,14 +17,17 @@ from base import clock
 from base.checks import Severity
 from base.units import format_credits
 from billing.models import CreditGrant, Wallet
+from billing.periods import minute_of
+from billing.services.budgets import reached
 from gateway.runtime.models import RefusalCount, in_words
 from gateway.runtime.observed import noted_results
-from tenancy.models import APIKey
+from tenancy.models import APIKey, Tenant
 from tenancy.services.alerts import Trouble, observe
 
 LOW_SHARE = 10
 """Credit is low once no more than so many of a hundred are left of what was granted in the last month."""
 MONTH = timedelta(days=35)
+ALL_OF_IT = 100
 LATELY = timedelta(minutes=10)
 MINUTES = 5
 TIMES = 20
@@ -34,6 +38,7 @@ def look() -> bool:
     """Look at all sources, once."""
     observe("check", list(_checks()))
     observe("credit", list(_credit()))
+    observe("budget", list(_budgets()))
     observe("key", list(_keys()))
     return False
 
@@ -76,6 +81,30 @@ def _credit() -> Iterator[Trouble]:
             path=f"{reverse('console-usage')}?tenant={slug}",
             tenant=tenant,
         )
+
+
+def _budgets() -> Iterator[Trouble]:
+    """Yield each threshold that a budget's window of now has reached: with the next window it is over."""
+    found = list(reached())
+    slugs = dict(Tenant.objects.filter(pk__in={one.budget.tenant for one, _ in found}).values_list("pk", "slug"))
+    for one, percent in found:
+        budget, is_over = one.budget, percent >= ALL_OF_IT
+        spent, limit = (format_credits(micro, separator=",") for micro in (one.spent, budget.amount or 0))
+        ends = "" if one.resets_at is None else f" It resets at {one.resets_at:%Y-%m-%d %H:%M} UTC."
+        follows = " Requests are refused." if is_over and budget.is_hard else ""
+        words: dict[str, Any] = {
+            "kind": "budget.threshold",
+            "severity": Severity.CRITICAL if is_over and budget.is_hard else Severity.WARNING,
+            "title": f"{percent} % of the budget “{budget}” are spent",
+            "text": f"{spent} credits are spent of {limit}.{follows}{ends}",
+            "remedy": "Raise the budget, or spend less: the usage page shows on what.",
+        }
+        key = f"budget:{budget.pk}:{minute_of(one.period.start)}:{percent}"
+        slug = slugs[budget.tenant]
+        path = f"{reverse('console-billing')}?tenant={slug}"
+        yield Trouble(key=key, path=path, tenant=budget.tenant, **words)
+        if budget.by_operator:
+            yield Trouble(key=f"{key}:operator", path=reverse("operate-tenant-wallet", args=[slug]), **words)
 
 
 def _keys() -> Iterator[Trouble]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from django.db import models
 from django.db.models.functions import Now
@@ -10,6 +10,9 @@ from django.db.models.functions import Now
 from base.ids import uuid7
 from tenancy.models.scoping import TenantManager
 from tenancy.models.tenants import Membership, Project, Tenant, User
+
+if TYPE_CHECKING:
+    from billing.services.budgets import KeySpending
 
 
 def only_inference() -> list[str]:
@@ -39,6 +42,7 @@ class APIKey(models.Model):
     budget = models.OneToOneField(
         "billing.Budget", on_delete=models.SET_NULL, null=True, blank=True, related_name="+", help_text="Spend limits."
     )
+    spending: KeySpending | None = None  # where `services.restrictions` has read it
     previous_digest = models.CharField(
         max_length=64, unique=True, null=True, blank=True, help_text="Of the secret before the last rotation."
     )

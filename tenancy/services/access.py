@@ -46,7 +46,7 @@ class Access:
 
     def keys(self) -> QuerySet[APIKey]:
         """Return the tenant's keys that may be seen: a key sees those of its own project."""
-        mine = APIKey.objects.of(self.tenant).select_related("budget")
+        mine = APIKey.objects.of(self.tenant)
         return mine if self.key is None else mine.filter(project=self.key.project_id)
 
     @property

@@ -194,7 +194,7 @@ def secret_ends_at(key: APIKey, secret: str) -> datetime | None:
 def _locked(tenant: Tenant, key: APIKey) -> APIKey:
     """Return the tenant's key, locked until the transaction ends; raise ServiceError for one that was revoked."""
     mine = APIKey.objects.of(tenant).select_for_update(of=("self",))
-    found = mine.select_related("tenant", "project", "budget").filter(id=key.id).first()
+    found = mine.select_related("tenant", "project").filter(id=key.id).first()
     if found is None:
         raise ServiceError("key", "No such key.")
     if found.revoked_at is not None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from base.errors import ServiceError
 from billing.models import Wallet
-from billing.services.budgets import SpendLimits, limits_of, set_budget
+from billing.services.budgets import KeySpending, SpendLimits, of_keys, set_key_limits
 from billing.services.plans import latest_versions
 from routing.services.catalogue import models_seen
 from tenancy.audit.trail import record
@@ -69,7 +69,7 @@ class Restrictions:
     def of(cls, key: APIKey) -> Restrictions:
         """Return those of a key."""
         rates = {name: getattr(key, name) for name in _RATES}
-        return cls(tuple(key.allowed_models), tuple(key.networks), **rates, spend=limits_of(key.budget))
+        return cls(tuple(key.allowed_models), tuple(key.networks), **rates, spend=spending_of(key).limits)
 
     @classmethod
     def named(cls, terms: Mapping[str, Any]) -> Restrictions:
@@ -130,17 +130,34 @@ class Restrictions:
 
     def put_budget(self, key: APIKey) -> None:
         """Have the saved key spend no more than this, in the open transaction."""
-        before = limits_of(key.budget)
+        before = spending_of(key).limits
         if before == self.spend:
             return
         wallet = Wallet.objects.only("id").get(tenant=key.tenant_id, name="main")
-        key.budget = set_budget(wallet=wallet.id, api_key=key.id, limits=self.spend)
-        APIKey.objects.of(key.tenant).filter(id=key.id).update(budget=key.budget)
+        set_key_limits(wallet=wallet.id, api_key=key.id, limits=self.spend)
+        key.spending = None
         shown = [
             {f"{one.name}_micro": getattr(spend, one.name) for one in fields(SpendLimits)}
             for spend in (before, self.spend)
         ]
         record("key.spend_limits", key, tenant=key.tenant_id, before=shown[0], after=shown[1])
+
+
+def with_spending(keys: Iterable[APIKey]) -> list[APIKey]:
+    """Return the keys, the spending of each read: three queries for all."""
+    mine = list(keys)
+    found = of_keys(key.id for key in mine)
+    for key in mine:
+        key.spending = found.get(key.id, KeySpending())
+    return mine
+
+
+def spending_of(key: APIKey) -> KeySpending:
+    """Return a key's spending limits and what was spent of them."""
+    if key.spending is None:
+        with_spending([key])
+    assert key.spending is not None
+    return key.spending
 
 
 def users_of(model: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -14,14 +14,14 @@ from billing import rating
 from billing.costs import CostRates, DevicePrice, proposed, terms_of
 from billing.models import CreditGrant, LedgerTransfer
 from billing.selectors.usage import record_of
-from billing.services import cards, credits
+from billing.services import budgets, cards, credits
 from billing.writer.apply import apply_now
 from billing.writer.operations import Settle, TrueUp
 from gateway.apis.usage.endpoint import usage_of
 from gateway.generation.credit import Meter
 from tests.billing.books import assert_books_balance
 from tests.billing.writer.test_trueup import end
-from tests.billing.writer.world import reserve
+from tests.billing.writer.world import make_budget, of_budgets, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
@@ -147,3 +147,42 @@ def test_what_the_example_of_a_measured_cost_comes_to():
     card = proposed(rates, price.margin_bp, 8_192, with_cached=True)
     charge = rating.charge(usage, cards.resolved(card.tiers, card.request_fee), 10_000)
     assert f"at a margin of 1.25 charges {format_credits(charge)}." in TEXT
+
+
+def test_what_the_example_of_budgets_counts(clock, wallet, give):
+    def now(text):
+        clock.set(datetime.fromisoformat(text).astimezone(UTC))
+
+    def spend(credits, *bearing):
+        made = of_budgets(reserve(wallet, round(credits * MICRO)), *bearing)
+        apply_now([made, settle(made, round(credits * MICRO))])
+
+    def counted(*found):
+        """What the table says of budgets: spent and held."""
+        return [f"{format_credits(one.spent)}, {format_credits(one.held)}" for one in budgets.standings(found)]
+
+    now("2026-03-28T23:57:00+01:00")
+    give(500 * MICRO)
+    berlin = {"time_zone": "Europe/Berlin", "subject": "x"}
+    day = make_budget(wallet, 10 * MICRO, "day", scope="key", **berlin)
+    month = make_budget(wallet, 200 * MICRO, "month", scope="project", **berlin)
+    spend(110.6, month)
+    spend(9.4, day, month)
+    now("2026-03-28T23:58:00+01:00")
+    assert counted(day, month) == ["9.4, 0", "120, 0"]
+    first = of_budgets(reserve(wallet, MICRO // 2), day, month)
+    assert apply_now([first])[0].total == MICRO // 2
+    assert counted(day, month) == ["9.4, 0.5", "120, 0.5"]
+    refused = apply_now([of_budgets(reserve(wallet, 300_000), day, month)])[0]
+    assert (refused.budget, refused.available) == (day.number, 100_000)
+    now("2026-03-29T00:01:00+01:00")
+    apply_now([settle(first, 200_000)])
+    [standing] = budgets.standings([day])
+    assert (standing.spent, standing.period.end - standing.period.start) == (0, timedelta(hours=23))
+    [then] = budgets.standings([day], datetime(2026, 3, 28, 22, tzinfo=UTC))
+    assert then.spent == 9_600_000
+    apply_now([of_budgets(reserve(wallet, MICRO // 2), day, month)])
+    assert counted(day, month) == ["0, 0.5", "120.2, 0.5"]
+    told("before", "9.4, 0", "120, 0")
+    told("00:01, settled with 0.2: counts on the 28th", "9.6, 0 (the 28th)", "120.2, 0")
+    told("00:02, held for 0.5: the 29th is new, and has 23 hours", "0, 0.5 (the 29th)", "120.2, 0.5")

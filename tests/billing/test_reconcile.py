@@ -11,7 +11,7 @@ from django.utils import timezone
 from base.ids import uuid7
 from billing import reconcile, triggers
 from billing.models import (
-    Budget,
+    BudgetWindow,
     CreditGrant,
     Hold,
     LedgerAccount,
@@ -28,8 +28,8 @@ from billing.models import (
 from billing.rating import CardPrices, charge
 from billing.services import budgets, rollups
 from billing.writer.apply import apply_now
-from billing.writer.operations import Reserve, Settle, TrueUp
-from tests.billing.writer.world import make_wallet
+from billing.writer.operations import Bearing, Reserve, Settle, TrueUp
+from tests.billing.writer.world import make_budget, make_wallet
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db]
 
@@ -57,8 +57,8 @@ def serve(wallet, card, *, settle_with=None, exact=True, budget=None):
     some = uuid7()
     made = Reserve(
         request=uuid7(), wallet=wallet.pk, amount=5_000, least=1, owner=some, deployment=some, card_version=card.id,
-        tenant=wallet.tenant_id, project=some, api_key=budget and budget.api_key, model="m", multiplier_bp=9_000,
-        budget=budget and budget.pk,
+        tenant=wallet.tenant_id, project=some, api_key=None, model="m", multiplier_bp=9_000,
+        budgets=Bearing((budgets.terms_of(budget),) if budget else ()),
     )  # fmt: skip
     amount = charge(CLASSES, card, 9_000) if settle_with is None else settle_with
     apply_now([made, Settle(made.request, wallet.pk, amount, CLASSES, exact=exact)])
@@ -189,10 +189,14 @@ def changed(table, **fields):
 SEEDED = {
     "wallet_posted": changed(Wallet, posted=F("posted") + 1),
     "wallet_held": changed(Wallet, held=1),
-    "budget_held": changed(Budget, held=1),
-    "budget_spent of a day": changed(Budget, day_spent=F("day_spent") - 1),
-    "budget_spent of a month": changed(Budget, month_spent=0),
-    "budget_spent in all": changed(Budget, total_spent=F("total_spent") + 1),
+    "budget_held": changed(Wallet, windows='{"1.0":[0,1,null,true]}'),
+    "budget_spent": changed(Wallet, windows=""),
+    "budget_spent of one that isn't kept": lambda wallet, _: BudgetWindow.objects.create(
+        wallet=wallet, number=7, start=0, spent=1, held=0
+    ),
+    "budget_held of one that isn't kept": lambda wallet, _: BudgetWindow.objects.create(
+        wallet=wallet, number=7, start=0, spent=0, held=1
+    ),
     "grant_remaining": changed(CreditGrant, remaining=F("remaining") - 1),
     "grant_amount": changed(CreditGrant, amount=F("amount") + 1),
     "rollup_sums": changed(UsageRollup, charge=F("charge") + 1),
@@ -208,7 +212,7 @@ SEEDED = {
 
 @pytest.mark.parametrize("seeded", SEEDED)
 def test_each_seeded_error_is_found(wallet, card, seeded):
-    budget = budgets.set_budget(wallet=wallet.pk, api_key=uuid7(), limits=budgets.SpendLimits(total_limit=10_000))
+    budget = make_budget(wallet, 10_000)
     made = serve(wallet, card, exact=False, budget=budget)
     classes = CLASSES | {"output": CLASSES["output"] - 2}
     apply_now([TrueUp(made.request, wallet.pk, charge(classes, card, 9_000), classes)])

@@ -14,7 +14,7 @@ from billing.rating import CardPrices
 from billing.selectors.usage import Lengths
 from billing.writer.decide import decide
 from billing.writer.operations import Release, Renew, Reserve, Settle
-from billing.writer.view import BudgetRow, HoldRow, View, WalletRow
+from billing.writer.view import HoldRow, View, WalletRow
 from gateway.concurrency import ConcurrencyLimiter
 from gateway.durable.delivery import Outcome
 from gateway.generation.intent import Intent
@@ -50,7 +50,6 @@ class MemoryWriter:
         self.wallet = WalletRow(wallet, credit, 0, 0, True, None)
         self.holds: dict[UUID, HoldRow] = {}
         self.charges: dict[UUID, int] = {}
-        self.budgets: dict[UUID, BudgetRow] = {}
         self.operations: list[object] = []
         self.before = None
         self.oldest_age = 0.0
@@ -66,9 +65,7 @@ class MemoryWriter:
         if self.before is not None:
             await self.before(operation)
         self.operations.append(operation)
-        view = View(
-            datetime.now(UTC), {self.wallet.id: self.wallet}, self.holds, {}, self.charges, budgets=self.budgets
-        )
+        view = View(datetime.now(UTC), {self.wallet.id: self.wallet}, self.holds, {}, self.charges)
         [answer], _ = decide([operation], view)
         return answer
 

@@ -14,7 +14,6 @@ from base import clock
 from base.sql import load
 from billing.writer.changes import Changes
 from billing.writer.view import (
-    BudgetRow,
     Demand,
     FollowUp,
     GrantRow,
@@ -120,8 +119,9 @@ def follow_up_reads(rest: FollowUp) -> list[Query]:
         queries.append(("read_charges", (uuid_array(ids), array(days))))
     if rest.absent:
         queries.append(("read_absent", (uuid_array(rest.absent),) * 2))
-    if rest.budgets:
-        queries.append(("read_budgets", (uuid_array(rest.budgets),)))
+    if rest.windows:
+        wallets, *named = zip(*rest.windows, strict=True)
+        queries.append(("read_windows", (uuid_array(wallets), *map(array, named))))
     return queries
 
 
@@ -133,7 +133,7 @@ def complete(known: View, rest: FollowUp, queries: Sequence[Query], results: Seq
     known.grants |= in_burn_order(starmap(GrantRow, found.get("read_grants", ())))
     known.charges = {request: charge for request, charge in found.get("read_charges", ())}  # noqa: C416 - typed
     known.locked = frozenset(row[0] for row in found.get("read_absent", ()))
-    known.budgets = {row[0]: BudgetRow(*row) for row in found.get("read_budgets", ())}
+    known.add_windows(found.get("read_windows", ()))  # type: ignore[arg-type] # rows of this statement
 
 
 def encoded(changes: Changes) -> list[Query]:
@@ -154,7 +154,8 @@ def encoded_as_known(known: View, changes: Changes) -> list[Query]:
         row = known.wallets[identifier]
         change_at = row.next_grant_change_at
         until = until if change_at is None else min(until, change_at)
-        rows.append((identifier, row.version, row.available - posted + held, change_at, posted, held))
+        kept = changes.windows.get(identifier)
+        rows.append((identifier, row.version, row.available - posted + held, change_at, posted, held, kept))
     clock_is = ((changes.now - CLOCK_TOLERANCE).isoformat(), until.isoformat())
     move = (*map(_column, zip(*rows, strict=True)), str(len(rows)), *clock_is)
     return [("move_known_wallets", move), *(query for query in encoded(changes) if query[0] != "move_wallets")]

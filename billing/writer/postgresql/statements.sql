@@ -6,11 +6,11 @@
 BEGIN;
 
 -- name: lock_wallets
-SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until, windows
 FROM billing_wallet WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at, budget
+SELECT id, wallet_id, state, amount, owner, reserved_at, windows
 FROM billing_hold WHERE id = ANY(%s::uuid[]) ORDER BY id FOR UPDATE;
 
 -- Of wallets with a grant that has ended: nobody else changes their holds while the wallet is locked.
@@ -20,7 +20,7 @@ UPDATE billing_hold h SET reserved_at = given.now FROM (SELECT %s::timestamptz A
 WHERE h.wallet_id = ANY(%s::uuid[]) AND h.reserved_at > given.now;
 
 -- name: read_open_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at, budget FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
+SELECT id, wallet_id, state, amount, owner, reserved_at, windows FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
 
 -- Of the ids that the locking reads did not return, those that exist: another transaction has locked them.
 -- name: read_absent
@@ -40,11 +40,8 @@ FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]);
 SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason
 FROM billing_scheduledgrant WHERE wallet_id = ANY(%s::uuid[]) ORDER BY wallet_id, begins_at, id;
 
--- A record without a budget is of earlier code, which counted it by its key and time; zeros: it counts in none.
 -- name: read_records
-SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, nullif(coalesce(r.budget, (
-    SELECT b.id FROM billing_budget b WHERE b.api_key = r.api_key AND b.created_at <= r.reserved_at
-)), '00000000-0000-0000-0000-000000000000'::uuid), r.refunded, r.rerating
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.windows, r.refunded, r.rerating
 FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
@@ -63,16 +60,19 @@ FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
 
--- Whoever changes them holds their wallet's lock.
--- name: read_budgets
-SELECT id, wallet_id, day_limit, month_limit, total_limit, held, day, day_spent, month, month_spent, total_spent
-FROM billing_budget WHERE id = ANY(%s::uuid[]);
+-- Windows that the wallet's row doesn't keep; one in which nothing was counted yet begins with zeros. Whoever changes
+-- them, or the budgets, holds the wallet's lock.
+-- name: read_windows
+SELECT b.wallet_id, b.number, asked.start, b.amount, b.is_hard, coalesce(w.spent, 0), coalesce(w.held, 0)
+FROM unnest(%s::uuid[], %s::int[], %s::bigint[]) AS asked(wallet, number, start)
+JOIN billing_spendbudget b ON b.wallet_id = asked.wallet AND b.number = asked.number
+LEFT JOIN billing_budgetwindow w ON w.wallet_id = asked.wallet AND w.number = asked.number AND w.start = asked.start;
 
 -- name: insert_holds
-INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, budget, "user", model, deployment, card_version,
+INSERT INTO billing_hold (id, wallet_id, tenant, project, api_key, windows, "user", model, deployment, card_version,
     multiplier_bp, owner, amount, facts, state, checkpoint, reserved_at, lease_until)
 SELECT r.*, 0, '{}'::jsonb, %s::timestamptz, %s::timestamptz
-FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[],
+FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text[], %s::uuid[], %s::text[], %s::uuid[],
     %s::uuid[], %s::int[], %s::uuid[], %s::bigint[], %s::jsonb[]) AS r;
 
 -- name: insert_grants
@@ -105,24 +105,25 @@ UPDATE billing_hold h SET lease_until = %s::timestamptz,
 FROM unnest(%s::uuid[], %s::jsonb[]) AS d(id, checkpoint) WHERE h.id = d.id;
 
 -- name: move_wallets
-UPDATE billing_wallet w SET posted = w.posted + d.posted, held = w.held + d.held, version = w.version + 1
-FROM unnest(%s::bigint[], %s::bigint[], %s::uuid[]) AS d(posted, held, id) WHERE w.id = d.id;
+UPDATE billing_wallet w SET posted = w.posted + d.posted, held = w.held + d.held, version = w.version + 1,
+    windows = coalesce(d.windows, w.windows)
+FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::uuid[]) AS d(posted, held, windows, id) WHERE w.id = d.id;
 
--- name: count_budgets
-UPDATE billing_budget b SET held = d.held, day = d.day, day_spent = d.day_spent, month = d.month,
-    month_spent = d.month_spent, total_spent = d.total_spent
-FROM unnest(%s::bigint[], %s::date[], %s::bigint[], %s::date[], %s::bigint[], %s::bigint[], %s::uuid[])
-    AS d(held, day, day_spent, month, month_spent, total_spent, id) WHERE b.id = d.id;
+-- name: put_windows
+INSERT INTO billing_budgetwindow (wallet_id, number, start, spent, held)
+SELECT * FROM unnest(%s::uuid[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[])
+ON CONFLICT (wallet_id, number, start) DO UPDATE SET spent = excluded.spent, held = excluded.held;
 
 -- Instead of all reading and of move_wallets: a division by zero, and so nothing is written, unless all of these wallets
 -- are as given and locked by nobody, and the clock is between the two moments.
 -- name: move_known_wallets
 WITH moved AS (
-    UPDATE billing_wallet w SET posted = w.posted + g.posted, held = w.held + g.held, version = w.version + 1
+    UPDATE billing_wallet w SET posted = w.posted + g.posted, held = w.held + g.held, version = w.version + 1,
+        windows = coalesce(g.windows, w.windows)
     FROM (
-        SELECT known.id, g.posted, g.held
-        FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint[])
-            AS g(id, version, available, next_at, posted, held)
+        SELECT known.id, g.posted, g.held, g.windows
+        FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint[], %s::text[])
+            AS g(id, version, available, next_at, posted, held, windows)
         JOIN billing_wallet known ON known.id = g.id
         WHERE known.version = g.version AND known.posted - known.held + known.overdraft_limit = g.available
             AND known.state = 'open' AND known.next_grant_change_at IS NOT DISTINCT FROM g.next_at
@@ -133,12 +134,12 @@ SELECT 1 / (count(*) = %s::bigint AND ({clock}) >= %s::timestamptz AND ({clock})
 
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage
-INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, windows, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key,
-    coalesce(h.budget, '00000000-0000-0000-0000-000000000000'::uuid), h."user", coalesce(h.facts ->> 'end_user', ''),
+    coalesce(h.budget, '00000000-0000-0000-0000-000000000000'::uuid), h.windows, h."user", coalesce(h.facts ->> 'end_user', ''),
     h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(c.route, h.facts -> 'route', '{}'::jsonb), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, %s::smallint,
@@ -151,11 +152,11 @@ LEFT JOIN billing_hold h ON h.id = c.request;
 
 -- What isn't given is as in the revision before; a refund prices nothing anew.
 -- name: insert_revisions
-INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, windows, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, refunded,
     rerating, held, exact, waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r."user", r.end_user, r.wallet,
+SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r.windows, r."user", r.end_user, r.wallet,
     r.model, r.deployment, r.endpoint, r.task, r.route, coalesce(c.input_tokens, r.input_tokens),
     coalesce(c.cache_read_tokens, r.cache_read_tokens), coalesce(c.cache_write_short_tokens, r.cache_write_short_tokens),
     coalesce(c.cache_write_long_tokens, r.cache_write_long_tokens), coalesce(c.output_tokens, r.output_tokens),

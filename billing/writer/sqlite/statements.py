@@ -17,7 +17,6 @@ from base.sql import load
 from billing.writer.changes import Changes
 from billing.writer.operations import Operation
 from billing.writer.view import (
-    BudgetRow,
     Demand,
     FollowUp,
     GrantRow,
@@ -55,9 +54,10 @@ def read(
         now=read_clock(connection),
         wallets={
             (wallet := UUID(identifier)): WalletRow(
-                wallet, posted, held, limit, bool(is_open), _moment_or_none(change), version, _moment_or_none(closed)
+                *(wallet, posted, held, limit, bool(is_open), _moment_or_none(change), version),
+                *(_moment_or_none(closed), windows),
             )
-            for identifier, posted, held, limit, is_open, change, version, closed in rows(
+            for identifier, posted, held, limit, is_open, change, version, closed, windows in rows(
                 "lock_wallets", demand.wallets
             )
         },
@@ -73,7 +73,10 @@ def read(
     view.add_open_holds(rest.due, _holds(rows("read_open_holds", rest.due)))
     view.add_scheduled(map(_scheduled, rows("read_scheduled", rest.due)))
     view.grants |= _grants(rows("read_grants", rest.unread))
-    view.budgets = _budgets(connection, rest)
+    if rest.windows:
+        asked = json.dumps([[wallet.hex, number, start] for wallet, number, start in rest.windows])
+        found = connection.execute(STATEMENTS["read_windows"], (asked,)).fetchall()
+        view.add_windows((UUID(wallet), *named) for wallet, *named in found)
     if rest.closed:
         charges = connection.execute(STATEMENTS["read_charges"], (_days(rest.closed),)).fetchall()
         view.charges = {UUID(request): charge for request, charge in charges}
@@ -89,24 +92,9 @@ def write(connection: sqlite3.Connection, changes: Changes) -> None:
 
 def _holds(rows: Iterable[tuple[Any, ...]]) -> list[HoldRow]:
     return [
-        HoldRow(UUID(identifier), UUID(wallet), state, amount, UUID(owner), parsed(reserved_at), _uuid_or_none(budget))
-        for identifier, wallet, state, amount, owner, reserved_at, budget in rows
+        HoldRow(UUID(identifier), UUID(wallet), state, amount, UUID(owner), parsed(reserved_at), windows)
+        for identifier, wallet, state, amount, owner, reserved_at, windows in rows
     ]
-
-
-def _budgets(connection: sqlite3.Connection, rest: FollowUp) -> dict[UUID, BudgetRow]:
-    if not rest.budgets:
-        return {}
-    asked = (json.dumps([one.hex for one in rest.budgets]),)
-    found = connection.execute(STATEMENTS["read_budgets"], asked).fetchall()
-    return {(identifier := UUID(row[0])): _budget(identifier, row) for row in found}
-
-
-def _budget(identifier: UUID, row: tuple[Any, ...]) -> BudgetRow:
-    _, wallet, day_limit, month_limit, total_limit, held, day, by_day, month, by_month, total = row
-    limits = (day_limit, month_limit, total_limit)
-    this_day, this_month = (one if isinstance(one, date) else date.fromisoformat(one) for one in (day, month))
-    return BudgetRow(identifier, UUID(wallet), *limits, held, this_day, by_day, this_month, by_month, total)
 
 
 def _grants(rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[GrantRow]]:
@@ -127,10 +115,10 @@ def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, Recor
         return {}
     records: dict[UUID, RecordRow] = {}
     asked = connection.execute(STATEMENTS["read_records"], (_days(demand.closed),))
-    for request, wallet, revision, charge, is_exact, reserved_at, budget, refunded, rerating in asked.fetchall():
+    for request, wallet, revision, charge, is_exact, reserved_at, windows, refunded, rerating in asked.fetchall():
         identifier, since = UUID(request), parsed(reserved_at)
         records[identifier] = RecordRow(
-            *(identifier, UUID(wallet), revision, charge, bool(is_exact), since, _uuid_or_none(budget)),
+            *(identifier, UUID(wallet), revision, charge, bool(is_exact), since, windows),
             refunded,
             _uuid_or_none(rerating),
         )
@@ -161,9 +149,9 @@ _ENCODERS: dict[type, Callable[[Any], str]] = {
 }
 
 
-def _uuid_or_none(value: str | None) -> UUID | None:
-    return None if value is None else UUID(value)
-
-
 def _moment_or_none(value: str | datetime | None) -> datetime | None:
     return None if value is None else parsed(value)
+
+
+def _uuid_or_none(value: str | None) -> UUID | None:
+    return None if value is None else UUID(value)

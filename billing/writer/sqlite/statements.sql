@@ -9,11 +9,11 @@ BEGIN IMMEDIATE;
 PRAGMA data_version;
 
 -- name: lock_wallets
-SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until, windows
 FROM billing_wallet WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: lock_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at, budget
+SELECT id, wallet_id, state, amount, owner, reserved_at, windows
 FROM billing_hold WHERE id IN (SELECT value FROM json_each(?));
 
 -- When the clock went back: what these wallets' holds say must not lie ahead of it.
@@ -22,7 +22,7 @@ UPDATE billing_hold SET reserved_at = ?
 WHERE wallet_id IN (SELECT value FROM json_each(?)) AND reserved_at > ?;
 
 -- name: read_open_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at, budget
+SELECT id, wallet_id, state, amount, owner, reserved_at, windows
 FROM billing_hold WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_grants
@@ -39,11 +39,8 @@ FROM billing_creditgrant WHERE wallet_id IN (SELECT value FROM json_each(?));
 SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason
 FROM billing_scheduledgrant WHERE wallet_id IN (SELECT value FROM json_each(?)) ORDER BY wallet_id, begins_at, id;
 
--- A record without a budget is of earlier code, which counted it by its key and time; zeros: it counts in none.
 -- name: read_records
-SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, nullif(coalesce(r.budget, (
-    SELECT b.id FROM billing_budget b WHERE b.api_key = r.api_key AND b.created_at <= r.reserved_at
-)), '00000000000000000000000000000000'), r.refunded, r.rerating
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.windows, r.refunded, r.rerating
 FROM billing_usagerecord r
 WHERE (r.day, r.request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY r.revision;
 
@@ -58,12 +55,16 @@ ORDER BY t.request, t.code <> 2, t."order";
 SELECT request, charge + refunded FROM billing_usagerecord
 WHERE (day, request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY revision;
 
--- name: read_budgets
-SELECT id, wallet_id, day_limit, month_limit, total_limit, held, day, day_spent, month, month_spent, total_spent
-FROM billing_budget WHERE id IN (SELECT value FROM json_each(?));
+-- Windows that the wallet's row doesn't keep; one in which nothing was counted yet begins with zeros.
+-- name: read_windows
+SELECT b.wallet_id, b.number, asked.value ->> 2, b.amount, b.is_hard, coalesce(w.spent, 0), coalesce(w.held, 0)
+FROM json_each(?) AS asked
+JOIN billing_spendbudget b ON b.wallet_id = asked.value ->> 0 AND b.number = asked.value ->> 1
+LEFT JOIN billing_budgetwindow w
+    ON w.wallet_id = b.wallet_id AND w.number = b.number AND w.start = asked.value ->> 2;
 
 -- name: insert_holds
-INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, project, api_key, budget, "user", model,
+INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, project, api_key, windows, "user", model,
     deployment, card_version, multiplier_bp, owner, amount, facts, state, checkpoint)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 
@@ -93,22 +94,24 @@ UPDATE billing_hold SET lease_until = d.lease_until,
 FROM (SELECT ? AS lease_until, ? AS id, ? AS checkpoint) AS d WHERE billing_hold.id = d.id;
 
 -- name: move_wallets
-UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = version + 1 WHERE id = ?;
+UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = version + 1,
+    windows = coalesce(?, windows) WHERE id = ?;
 
--- name: count_budgets
-UPDATE billing_budget SET held = ?, day = ?, day_spent = ?, month = ?, month_spent = ?, total_spent = ? WHERE id = ?;
+-- name: put_windows
+INSERT INTO billing_budgetwindow (wallet_id, number, start, spent, held) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (wallet_id, number, start) DO UPDATE SET spent = excluded.spent, held = excluded.held;
 
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage
 WITH c(formula, settled_at, request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route)
     AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
-INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, windows, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
     waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
 SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key,
-    coalesce(h.budget, '00000000000000000000000000000000'), h."user", coalesce(h.facts ->> 'end_user', ''), h.wallet_id,
+    coalesce(h.budget, '00000000000000000000000000000000'), h.windows, h."user", coalesce(h.facts ->> 'end_user', ''), h.wallet_id,
     h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(c.route, h.facts -> 'route', '{}'), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, c.formula,
@@ -121,11 +124,11 @@ WITH c(formula, settled_at, id, request, day, revision, charge, refunded, input_
     cache_write_short_tokens, cache_write_long_tokens, output_tokens, reasoning_tokens, finish, exact, card_version,
     multiplier_bp, rerating)
     AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
-INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, "user", end_user, wallet,
+INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, windows, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, refunded,
     rerating, held, exact, waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
-SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r."user", r.end_user, r.wallet,
+SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r.windows, r."user", r.end_user, r.wallet,
     r.model, r.deployment, r.endpoint, r.task, r.route, coalesce(c.input_tokens, r.input_tokens),
     coalesce(c.cache_read_tokens, r.cache_read_tokens), coalesce(c.cache_write_short_tokens, r.cache_write_short_tokens),
     coalesce(c.cache_write_long_tokens, r.cache_write_long_tokens), coalesce(c.output_tokens, r.output_tokens),

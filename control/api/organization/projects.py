@@ -199,7 +199,7 @@ def _project(view: OrganizationView, identifier: str) -> Project:
 
 def _keys(view: OrganizationView, project: str) -> QuerySet[APIKey]:
     mine = APIKey.objects.of(view.tenant).filter(project=_project(view, project), revoked_at=None)
-    return mine.select_related("created_by", "budget")
+    return mine.select_related("created_by")
 
 
 def _key(view: OrganizationView, project: str, key: str) -> APIKey:

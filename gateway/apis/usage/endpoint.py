@@ -1,25 +1,35 @@
-"""``GET /v1/usage/{request_id}``: what any request of the key's project used and cost, cut streams included."""
+"""``GET /v1/usage/{request_id}``: what any request of the key's project used and cost, cut streams included; and
+``GET /v1/key``: what the key has spent and may still spend.
+"""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
+from typing import Literal
 from uuid import UUID
 
 import msgspec
 
 from base.ids import request_id_in
-from base.units import format_credits
-from billing.models import Hold, UsageRecord
+from base.units import MICRO, format_credits
+from billing.models import Hold, SpendBudget, UsageRecord
 from billing.seals.leaves import Cards
 from billing.seals.proofs import proof_of
 from billing.selectors.prices import bill_of
-from billing.selectors.usage import hold_of, record_of
+from billing.selectors.usage import charges_of_key, hold_of, record_of
+from billing.services.budgets import Standing, standings
 from gateway.errors.refusal import Refusal
 from gateway.http.endpoint import Call, endpoint
+from gateway.runtime.principals import Principal
 from gateway.wire.usage import (
     BillLine,
     CompletionDetails,
     InputDetails,
+    KeyBudget,
+    KeyData,
+    KeyLimit,
+    KeyShown,
     PriceCard,
     PriceTier,
     RequestUsage,
@@ -27,6 +37,7 @@ from gateway.wire.usage import (
     UsageProof,
     credits_text,
 )
+from tenancy.models import APIKey
 
 
 @endpoint("GET", "/v1/usage/{id}", scope="usage.read", summary="Show a request's usage", gives=RequestUsage)
@@ -122,3 +133,63 @@ def _pending(hold: Hold) -> RequestUsage:
         api_key=None if hold.api_key is None else str(hold.api_key),
         reserved_at=hold.reserved_at.isoformat(),
     )
+
+
+_RESETS: dict[str, Literal["daily", "weekly", "monthly"]] = {"day": "daily", "week": "weekly", "month": "monthly"}
+
+
+@endpoint("GET", "/v1/key", scope="usage.read", summary="Show the key's limits and spending", gives=KeyShown)
+async def key_show(call: Call[None]) -> KeyShown:
+    """What the key has spent and may still spend, and when its budgets reset, in the shape of OpenRouter's `/key`."""
+    if call.principal.api_key is None:
+        raise Refusal(404, "not_found", "A session has no key: send one to hear of its limits.")
+    return KeyShown(await call.in_database(partial(key_of, call.principal)))
+
+
+def key_of(principal: Principal) -> KeyData:
+    """Return the spending of a principal's key, and the budgets that bear on its requests; five queries."""
+    assert principal.api_key is not None, "a session has no key"
+    key = APIKey.objects.unscoped().get(pk=principal.api_key)
+    numbers = [terms.number for terms in principal.budgets.terms if terms.scope != SpendBudget.Scope.END_USER]
+    found = SpendBudget.objects.filter(wallet=principal.wallet, number__in=numbers, removed_at=None)
+    present = standings(found)
+    own = [one for one in present if one.budget.scope == SpendBudget.Scope.KEY and one.budget.is_hard]
+    narrowest = min(own, key=lambda one: one.rest or 0, default=None)
+    in_all, today, week, month = charges_of_key(principal.tenant, key.pk)
+    bucket = principal.key_request_bucket or principal.request_bucket
+    return KeyData(
+        label=f"{key.prefix}…{key.last_four}",
+        limit=None if narrowest is None else _number(narrowest.budget.amount or 0),
+        limit_remaining=None if narrowest is None else _number(narrowest.rest or 0),
+        limit_reset=None if narrowest is None else _RESETS.get(narrowest.budget.window),
+        limit_resets_at=None if narrowest is None else _moment(narrowest),
+        usage=_number(in_all),
+        usage_daily=_number(today),
+        usage_weekly=_number(week),
+        usage_monthly=_number(month),
+        expires_at=None if key.expires_at is None else key.expires_at.isoformat(),
+        rate_limit=KeyLimit(requests=bucket.limit, interval=f"{timedelta(microseconds=bucket.period_us).seconds}s"),
+        budgets=[
+            KeyBudget(
+                id=str(one.budget.pk),
+                name=str(one.budget),
+                scope=one.budget.scope,
+                window=one.budget.window,  # type: ignore[arg-type] # one of its choices
+                hard=one.budget.is_hard,
+                limit=format_credits(one.budget.amount or 0),
+                spent=format_credits(one.spent),
+                held=format_credits(one.held),
+                remaining=format_credits(one.rest or 0),
+                resets_at=_moment(one),
+            )
+            for one in present
+        ],
+    )
+
+
+def _number(micro: int) -> float:
+    return micro / MICRO
+
+
+def _moment(one: Standing) -> str | None:
+    return None if one.resets_at is None else one.resets_at.isoformat()

@@ -88,7 +88,7 @@ class Command(BaseCommand):
         if run.ended_at is None:
             self.stdout.write("it goes on in the periodic work: what runs now, or came in just now, isn't settled yet")
         for by in ("model", "tenant", "usage_class"):
-            for one in differences(run, by):  # type: ignore[arg-type]
+            for one in differences(run, by):
                 was, then = format_credits(one.before), format_credits(one.after)
                 self.stdout.write(f"{by} {one.name}: {was} → {then}")
         self.stdout.write(

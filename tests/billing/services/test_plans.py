@@ -8,10 +8,10 @@ from django.db import connection
 from django.utils import timezone
 
 from billing.models import CreditGrant, LedgerTransfer, Plan, PlanVersion, ScheduledGrant, Subscription, Wallet
+from billing.periods import month_of
 from billing.reconcile import check
 from billing.services import plans, sweeps
 from billing.services.errors import NotSubscribedError, PlanError
-from billing.services.periods import month_of
 from billing.writer.apply import apply_now
 from billing.writer.operations import ExpireGrants, Held, Refused, Settle, TrueUp
 from tests.billing.books import assert_books_balance

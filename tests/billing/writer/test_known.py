@@ -25,7 +25,18 @@ from tests.billing.conftest import MovedClock
 from tests.billing.writer.reference import Purse, Reference
 from tests.billing.writer.test_equivalence import assert_rows, give
 from tests.billing.writer.test_postgresql import other, round_trips, statements, traced  # noqa: F401 - a fixture
-from tests.billing.writer.world import extend, grant, make_wallet, open_desk, release, reserve, settle
+from tests.billing.writer.world import (
+    counts,
+    extend,
+    grant,
+    make_budget,
+    make_wallet,
+    of_budgets,
+    open_desk,
+    release,
+    reserve,
+    settle,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.postgresql, pytest.mark.django_db(transaction=True)]
 
@@ -84,6 +95,29 @@ def test_a_request_takes_two_round_trips_and_few_statements(desk, tmp_path):
     with traced(desk, path):
         assert desk.ask_one(settle(made, 7)) == Settled(7, 993, 0)
     assert (round_trips(path), statements(path)) == (1, 6)
+
+
+def test_five_budgets_take_no_further_round_trip_and_no_statement(desk, tmp_path):
+    wallet = make_wallet(credit=1000)
+    windows = ("day", "week", "month", "total")
+    five = [make_budget(wallet, 500, window) for window in windows]
+    five.append(make_budget(wallet, 400, "day", scope="models", subject="m"))
+    first = of_budgets(reserve(wallet, 10), *five)
+    desk.ask_one(first)  # their windows begin
+    desk.ask_one(settle(first, 0))
+    path = tmp_path / "wire"
+    made = of_budgets(reserve(wallet, 10), *five)
+    with traced(desk, path):
+        assert desk.ask_one(made) == Held(10, 990)
+    assert (round_trips(path), statements(path)) == (1, 2)
+    with traced(desk, path):
+        assert desk.ask_one(settle(made, 7)) == Settled(7, 993, 0)
+    assert (round_trips(path), statements(path)) == (1, 6)
+    assert {counts(one) for one in five} == {(0, 7)}
+    apply_now([reserve(wallet, 1)])  # by another process: the wallet is read again, with its windows
+    with traced(desk, path):
+        desk.ask_one(of_budgets(reserve(wallet, 10), *five))
+    assert round_trips(path) == 3, "one that fails on the other's change, then reading and writing"
 
 
 def by_grant(wallet, _made, _clock):

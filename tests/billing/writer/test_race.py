@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import msgspec
 import pytest
 from django.db import connection
 
@@ -13,7 +12,7 @@ from billing.writer import open_writer
 from billing.writer.operations import Held, Refused
 from billing.writer.postgresql import driver
 from billing.writer.postgresql.statements import STATEMENTS
-from tests.billing.writer.world import make_budget, make_wallet, patient, reserve
+from tests.billing.writer.world import make_budget, make_wallet, of_budgets, patient, reserve
 
 pytestmark = [
     pytest.mark.postgresql,
@@ -21,7 +20,7 @@ pytestmark = [
 ]
 
 
-def reserve_twice_at_once(wallet, *, meet_s=0.05, **budgeted):
+def reserve_twice_at_once(wallet, *bearing, meet_s=0.05):
     """Let two writers reserve 80 of 100; each decides after the other has read, if nothing forbids it.
 
     A writer waits `meet_s` for the other: where that is locked out, less than what it waits for the lock.
@@ -46,9 +45,8 @@ def reserve_twice_at_once(wallet, *, meet_s=0.05, **budgeted):
             writer._driver = Meeting(connection.settings_dict)
             patient(writer)
         try:
-            return await asyncio.gather(
-                *(writer.submit(msgspec.structs.replace(reserve(wallet, 80), **budgeted)) for writer in writers)
-            )
+            made = [of_budgets(reserve(wallet, 80), *bearing) for _ in writers]
+            return await asyncio.gather(*(writer.submit(one) for writer, one in zip(writers, made, strict=True)))
         finally:
             for writer in writers:
                 await writer.close()
@@ -66,15 +64,15 @@ def test_two_writers_overspend_without_the_lock(monkeypatch):
 
 
 @pytest.mark.parametrize("is_locked", [False, True])
-def test_two_writers_overspend_a_keys_budget_only_without_the_lock(monkeypatch, is_locked):
+def test_two_writers_overspend_a_budget_only_without_the_lock(monkeypatch, is_locked):
     """The wallet has plenty; its lock is what makes the budget exact."""
     wallet = make_wallet(credit=1000)
-    budget = make_budget(wallet, total_limit=100)
+    budget = make_budget(wallet, 100)
     if not is_locked:
         for name in ("lock_wallets", "lock_wallets_skipping"):
             monkeypatch.setitem(STATEMENTS, name, STATEMENTS[name].split(" FOR NO KEY UPDATE")[0])
     meet_s = 0.05 if is_locked else 60
-    answers = reserve_twice_at_once(wallet, meet_s=meet_s, api_key=budget.api_key, budget=budget.pk)
+    answers = reserve_twice_at_once(wallet, budget, meet_s=meet_s)
     assert answers == ([Held.__name__, Refused.__name__] if is_locked else [Held.__name__, Held.__name__])
     assert Wallet.objects.get(pk=wallet.pk).held == (80 if is_locked else 160)
 

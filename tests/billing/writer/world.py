@@ -11,10 +11,10 @@ import msgspec
 from django.db import connection
 
 from base.ids import uuid7
-from billing.models import Budget, CreditGrant, Wallet
+from billing.models import CreditGrant, SpendBudget, Wallet
 from billing.services import budgets, credits, wallets
 from billing.writer import Writer, open_writer
-from billing.writer.operations import EndFacts, Extend, Release, Renew, Repin, RequestFacts, Reserve, Settle
+from billing.writer.operations import Bearing, EndFacts, Extend, Release, Renew, Repin, RequestFacts, Reserve, Settle
 from tenancy.models import Tenant
 
 OWNER, DEPLOYMENT, CARD = uuid.uuid4(), uuid.uuid4(), uuid.uuid4()
@@ -30,13 +30,19 @@ def make_wallet(credit: int = 0, overdraft: int = 0) -> Wallet:
     return Wallet.objects.get(pk=wallet.pk)
 
 
-def make_budget(wallet: Wallet, key=None, **limits: int) -> Budget:
-    return budgets.set_budget(wallet=wallet.pk, api_key=key or uuid.uuid4(), limits=budgets.SpendLimits(**limits))
+def make_budget(wallet: Wallet, amount: int, window: str = "total", **terms) -> SpendBudget:
+    return budgets.make_budget(wallet=wallet.pk, amount=amount, window=window, **{"scope": "tenant", **terms})
 
 
-def of_budget(budget: Budget, made: Reserve) -> Reserve:
-    """The same hold, of the budget's key."""
-    return msgspec.structs.replace(made, api_key=budget.api_key, budget=budget.pk)
+def of_budgets(made: Reserve, *bearing: SpendBudget) -> Reserve:
+    """The same hold, on which these budgets bear."""
+    return msgspec.structs.replace(made, budgets=Bearing(tuple(map(budgets.terms_of, bearing))))
+
+
+def counts(budget: SpendBudget) -> tuple[int, int]:
+    """What is held and was spent in its window of now."""
+    [standing] = budgets.standings([SpendBudget.objects.get(pk=budget.pk)])
+    return standing.held, standing.spent
 
 
 def grant(wallet: Wallet, amount: int, kind=CreditGrant.Kind.PAID, **options) -> CreditGrant:

@@ -15,12 +15,14 @@ import control.urls  # noqa: F401 - registers the tables, of which a case is mad
 from base.ids import uuid7
 from billing.models import RateCard, Subscription, Wallet
 from billing.services import cards, plans
+from billing.services.budgets import SpendLimits
 from gateway.runtime.models import RefusalCount
 from routing.catalogue import load
 from routing.models import Deployment, PublicModel
 from tenancy.models import APIKey, Invitation, Membership, Project, Tenant, User
 from tenancy.services import keys, tenants
 from tenancy.services.mail import queue_mail
+from tenancy.services.restrictions import spending_of
 from tests.gateway.post import sent_mail
 
 pytestmark = pytest.mark.django_db
@@ -179,9 +181,9 @@ def test_a_new_key_has_the_limits_that_were_chosen(operator, acme):
     assert {"request_limit", "day_limit"} == set(wrong.context["adminform"].form.errors)
     limits = {"request_limit": "9", "credit_limit": "0.5", "concurrency": "2", "day_limit": "0", "month_limit": "12.5"}
     operator.post(reverse("admin:gateway_apikey_add"), {**form, **limits})
-    key = APIKey.objects.of(acme.tenant).select_related("budget").get(name="bot")
+    key = APIKey.objects.of(acme.tenant).get(name="bot")
     assert (key.request_limit, key.credit_limit, key.concurrency) == (9, 500_000, 2)
-    assert (key.budget.day_limit, key.budget.month_limit, key.budget.total_limit) == (0, 12_500_000, None)
+    assert spending_of(key).limits == SpendLimits(0, 12_500_000, None)
     assert key.networks == ["192.0.2.0/24"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from base.errors import RoleError
-from billing.models import Budget
+from billing.models import SpendBudget
 from billing.services.budgets import SpendLimits
 from gateway.runtime.principals import load_by_key
 from routing.models import PublicModel
@@ -45,7 +45,7 @@ def test_restrictions_are_kept_shown_and_on_the_trail(acme, manager):
     changed = call(manager, "patch", path, {"request_limit": None, "day_limit": None, "month_limit": None}).json()
     assert (changed["request_limit"], changed["month_limit"], changed["credit_limit"]) == (None, None, 5_000)
     assert changed["day_spent"] == 0
-    assert Budget.objects.filter(day_limit=None, month_limit=None, total_limit=None).count() == 1
+    assert SpendBudget.objects.filter(scope="key", removed_at__isnull=False, amount=None).count() == 3
     spend, terms = AuditEvent.objects.of(acme.tenant).filter(
         target_id=made.json()["id"], action__in=["key.changed", "key.spend_limits"]
     )[:2]

@@ -54,8 +54,14 @@ DELETE /v1/adapters/{id}                  adapters_delete
 GET    /v1/models                         models_list
 GET    /v1/models/{id}                    models_show
 GET    /v1/usage/{id}                     usage_of_request
+GET    /v1/key                            key_show
 GET    /health                            health
 GET    /api/v1/audit/                     audit_list
+GET    /api/v1/budgets/                   budgets_list
+POST   /api/v1/budgets/                   budgets_create
+GET    /api/v1/budgets/{id}/              budgets_retrieve
+PATCH  /api/v1/budgets/{id}/              budgets_change
+DELETE /api/v1/budgets/{id}/              budgets_remove
 GET    /api/v1/keys/                      keys_list
 POST   /api/v1/keys/                      keys_create
 GET    /api/v1/keys/{id}/                 keys_retrieve

@@ -52,7 +52,11 @@ def test_a_tenants_export_has_all_kinds_and_its_files(marked, other):
     assert manifest["of"] == {"tenant": SLUG, "id": str(marked.tenant.pk)}
     empty = {name for name in files if name.endswith(".jsonl") and not files[name]}
     assert empty <= {
-        f"{name}.jsonl" for name in ("holds", "budgets", "alerts", "deliveries", "web_hooks", "purchases", "vouchers")
+        f"{name}.jsonl"
+        for name in (
+            *("holds", "budgets", "budget_windows", "key_budgets", "alerts", "deliveries", "web_hooks"),
+            *("purchases", "vouchers"),
+        )
     }
     [file], [adapter] = rows(files, "files"), rows(files, "adapters")
     assert files[f"files/{file['id']}"] == MARK.encode()

@@ -9,9 +9,10 @@ import pytest
 from django.utils import timezone
 
 from base.ids import uuid7
-from billing.models import UsageRollup, Wallet
+from billing.models import BudgetWindow, SpendBudget, UsageRollup, Wallet
+from billing.periods import minute_of
 from billing.services import plans
-from billing.services.budgets import SpendLimits
+from billing.services.budgets import SpendLimits, period_of
 from gateway.runtime.models import RefusalCount
 from tenancy.models import APIKey, Membership, User
 from tenancy.services import keys, members
@@ -98,8 +99,9 @@ def test_budgets_stand_with_their_use_the_nearest_to_its_end_first(acme, used):
         key, _ = keys.create_key(
             tenant=acme.tenant, project=acme.project, name=name, scopes=["inference"], restrictions=spend
         )
-        key.budget.day_spent = 900_000
-        key.budget.save()
+        budget = SpendBudget.objects.get(subject=str(key.pk), window="day")
+        start = minute_of(period_of(budget, timezone.now()).start)
+        BudgetWindow.objects.create(wallet=budget.wallet, number=budget.number, start=start, spent=900_000, held=0)
     page = acme.client().get("/").content.decode()
     rows = re.findall(r"<tr>(?:(?!</tr>).)*credits a day.*?</tr>", page, re.DOTALL)
     assert [re.search("close|wide", row)[0] for row in rows] == ["close", "wide"]

@@ -11,6 +11,7 @@ from control.screens.key_forms import KeyTermsForm
 from gateway.runtime.principals import load_by_key
 from tenancy.models import AdminAPIKey, APIKey, Membership
 from tenancy.services import admin_keys, keys
+from tenancy.services.restrictions import spending_of
 from tests.control.console.test_keys import SECRET, made, wanted
 
 pytestmark = pytest.mark.django_db
@@ -23,7 +24,7 @@ def test_a_key_is_made_with_limits_and_changed(acme):
     key = made(acme).get()
     assert (key.scopes, key.request_limit, key.credit_limit) == (["chat"], 10, 1_500_000)
     assert key.networks == ["192.0.2.0/24", "2001:db8::1/128"]
-    assert key.budget.day_limit == 2_000_000_000
+    assert spending_of(key).limits.day_limit == 2_000_000_000
     assert timedelta(days=29) < key.expires_at - timezone.now() < timedelta(days=31)
     listed = client.get("/keys/").content.decode()
     for shown in ("10 requests a minute", "0 of 2000 credits a day", "from 192.0.2.0/24"):
@@ -36,7 +37,7 @@ def test_a_key_is_made_with_limits_and_changed(acme):
         == 302
     )
     key = made(acme).get()
-    assert (key.scopes, key.request_limit, key.budget.day_limit) == (["chat"], 10, None)
+    assert (key.scopes, key.request_limit, spending_of(key).limits.day_limit) == (["chat"], 10, None)
     assert "credits a day" not in client.get("/keys/").content.decode()
 
 

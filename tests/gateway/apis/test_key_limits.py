@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from datetime import UTC, date, datetime
-from uuid import UUID
+from datetime import UTC, datetime
 
 import pytest
 
 from billing.limits.types import Bucket
-from billing.writer.view import BudgetRow
+from billing.writer.operations import Bearing, BudgetTerms
+from billing.writer.view import Count
+from gateway.generation.credit import end_user_digest
 from tests.gateway.apis.client import ask, assert_error
 from tests.gateway.apis.websocket.socket import Socket
 from tests.gateway.apis.world import COST, PROMPT_COST
@@ -110,38 +111,61 @@ async def test_concurrency_of_a_key_takes_no_place_of_its_tenants(app, world):
     assert (await ask(app, CHAT, SAY)).status == 200
 
 
-def limited(world, **limits):
-    """Give the key a budget in the writer's memory."""
-    today = datetime.now(UTC).date()
-    fields = {"day_limit": None, "month_limit": None, "total_limit": None} | limits
-    identifier = UUID(int=99)
-    row = BudgetRow(
-        identifier, world.stand.writer.wallet.id, **fields, held=0, day=today, day_spent=0,
-        month=date(today.year, today.month, 1), month_spent=0, total_spent=0,
-    )  # fmt: skip
-    world.stand.writer.budgets[identifier] = row
-    world.set_principal(budget=identifier)
-    return row
+def limited(world, limit, *, window="total", scope="key", **terms):
+    """Give the principal a budget in the writer's memory, and return what counts in its window."""
+    own = BudgetTerms(1, window, 0, "UTC", "mine", scope, **terms)
+    count = Count(0, 0, limit)
+    wallet = world.stand.writer.wallet
+    wallet.windows[Bearing((own,)).windows(datetime.now(UTC))] = count
+    world.set_principal(budgets=Bearing((own,)))
+    return lambda: next(iter(wallet.windows.values()))
 
 
 @pytest.mark.parametrize(
-    ("limit", "period"), [("day_limit", "a day"), ("month_limit", "a month"), ("total_limit", "in all")]
+    ("window", "words"), [("day", "a day"), ("week", "a week"), ("month", "a month"), ("total", "in all")]
 )
-async def test_what_a_key_may_spend(app, world, limit, period):
-    row = limited(world, **{limit: 2 * COST})
+async def test_what_a_key_may_spend(app, world, window, words):
+    counted = limited(world, 2 * COST, window=window)
     answers = [await ask(app, CHAT, SAY) for _ in range(3)]
     assert [answer.status for answer in answers] == [200, 200, 402]
     refused = assert_error(answers[2], 402, "key_spend_limit_exceeded")
-    assert period in refused["message"]
+    assert f"of the budget “mine” for this key {words}." in refused["message"]
+    assert ("It resets at 20" in refused["message"]) is (window != "total")
     assert answers[2].headers["x-should-retry"] == "false"
     await world.settled()
-    assert (row.total_spent, row.held) == (2 * COST, 0)
+    assert (counted().spent, counted().held) == (2 * COST, 0)
+
+
+async def test_a_budget_of_others_than_the_key_has_a_code_of_its_own(app, world):
+    limited(world, PROMPT_COST - 1, window="day", scope="project")
+    refused = assert_error(await ask(app, CHAT, SAY), 402, "budget_exceeded")
+    assert "for the project a day. It resets at" in refused["message"]
+
+
+@pytest.mark.parametrize(
+    ("terms", "status"),
+    [
+        ({"scope": "models", "subject": "org/big\nsmall"}, 402),
+        ({"scope": "models", "subject": "org/big"}, 200),
+        ({"scope": "end_user", "subject": "of another"}, 200),
+    ],
+)
+async def test_budgets_of_models_and_end_users_bear_on_their_requests_alone(app, world, terms, status):
+    limited(world, PROMPT_COST - 1, **terms)
+    assert (await ask(app, CHAT, SAY)).status == status
+
+
+async def test_a_budget_of_an_end_user_bears_on_their_requests(app, world):
+    limited(world, PROMPT_COST - 1, scope="end_user", subject=end_user_digest(world.stand.principal.tenant, "ada"))
+    assert_error(await ask(app, CHAT, {**SAY, "user": "ada"}), 402, "budget_exceeded")
+    assert (await ask(app, CHAT, {**SAY, "user": "bob"})).status == 200
 
 
 async def test_an_answer_ends_where_the_key_may_spend_no_more(app, world):
     world.set_options(text=" word" * 50)
-    row = limited(world, total_limit=PROMPT_COST + 10)
+    counted = limited(world, PROMPT_COST + 10)
     answer = (await ask(app, CHAT, SAY)).json()
-    assert answer["choices"][0]["finish_reason"] == "length"
+    choice = answer["choices"][0]
+    assert (choice["finish_reason"], choice["sluice_reason"]) == ("length", "key_spend_limit_exceeded")
     await world.settled()
-    assert row.total_spent <= PROMPT_COST + 10
+    assert counted().spent <= PROMPT_COST + 10

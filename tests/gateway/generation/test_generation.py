@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pytest
 
@@ -13,8 +12,8 @@ from base.ids import uuid7
 from billing.limits.types import Bucket, Lease, Taken
 from billing.rating import CardPrices, charge
 from billing.writer.entry import WriterBusyError, WriterError
-from billing.writer.operations import Extend, Release, Reserve, Settle
-from billing.writer.view import BudgetRow
+from billing.writer.operations import Bearing, BudgetTerms, Extend, Release, Reserve, Settle
+from billing.writer.view import Count
 from gateway.concurrency import ConcurrencyLimiter
 from gateway.errors import faults
 from gateway.errors.refusal import Refusal
@@ -865,14 +864,8 @@ async def test_a_prompt_is_measured_once(monkeypatch):
 async def test_who_waits_for_a_keys_budget_keeps_no_other_keys_waiting():
     """They waited in one queue: a key that had lent out all that it may spend held up the whole tenant."""
     stand = await make_stand(tokens=20, hang_at=1, terms={"concurrency": 8})
-    today = datetime.now(UTC).date()
-    limits = {"day_limit": None, "month_limit": None, "total_limit": 2_500}
-    row = BudgetRow(
-        uuid7(), stand.writer.wallet.id, **limits, held=0, day=today, day_spent=0, month=today.replace(day=1),
-        month_spent=0, total_spent=0,
-    )  # fmt: skip
-    stand.writer.budgets[row.id] = row
-    small = replace(stand.principal, budget=row.id)
+    stand.writer.wallet.windows["1.0"] = Count(0, 0, 2_500)
+    small = replace(stand.principal, budgets=Bearing((BudgetTerms(1, "total", 0, "UTC"),)))
 
     def begin(principal):
         return asyncio.create_task(start_generation(stand.runtime, principal, make_intent(max_tokens=20), uuid7()))

@@ -61,11 +61,11 @@ async def refused(awaitable):
     return caught.value.status, caught.value.code
 
 
-def test_all_terms_of_a_key_are_one_query_and_a_guess_costs_only_a_look():
+def test_all_terms_of_a_key_are_one_query_with_its_budgets_and_a_guess_costs_only_a_look():
     world = make_world(terms={"concurrency": 7, "allowed_models": ["fake"]})
     with CaptureQueriesContext(connection) as queries:
         principal = load_by_key(world.secret)
-    assert len(queries) == 2
+    assert len(queries) == 3
     with CaptureQueriesContext(connection) as queries:
         load_by_key("sk-sluice-guessed")
     assert [query["sql"].count("JOIN") for query in queries] == [0]

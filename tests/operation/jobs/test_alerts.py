@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.utils import timezone
 
 from base.ids import uuid7
 from base.units import MICRO
-from billing.models import CreditGrant, Wallet
+from billing.models import BudgetWindow, CreditGrant, Wallet
+from billing.periods import minute_of
 from billing.services import credits
+from billing.services.budgets import make_budget, period_of
 from gateway.runtime.models import Observation, RefusalCount
 from gateway.runtime.observed import note
 from operation.jobs import alerts
-from tenancy.models import Alert
+from tenancy.models import Alert, OutgoingMail
+from tests.billing.conftest import MovedClock
 from tests.parties import _looks_often, _nothing_counted, _patience, acme, other, terms
 
 __all__ = ["_looks_often", "_nothing_counted", "_patience", "acme", "other", "terms"]
@@ -92,3 +95,36 @@ def test_a_key_that_is_refused_again_and_again_is_one_for_its_tenant(acme):
 def test_a_burst_or_a_few_refusals_are_none(acme, minutes, times):
     refused(acme, minutes, times)
     assert "key.failing" not in seen()
+
+
+def test_a_threshold_of_a_budget_is_told_once_and_over_with_its_window(acme, monkeypatch):
+    clock = MovedClock(monkeypatch)
+    now = datetime(2030, 5, 5, 12, tzinfo=UTC)
+    clock.set(now)
+    wallet = Wallet.objects.get(tenant=acme.tenant)
+    terms = {"scope": "tenant", "window": "day", "amount": 100, "by_operator": True, "thresholds": (80, 100)}
+    budget = make_budget(wallet=wallet.pk, name="All", **terms)
+    start = minute_of(period_of(budget, now).start)
+    row = BudgetWindow.objects.create(wallet=wallet, number=budget.number, start=start, spent=79, held=0)
+
+    def told(minutes):
+        """Look at each of the minutes, and return what web-hooks and people heard so far."""
+        nonlocal now
+        for _ in range(minutes):
+            now += timedelta(minutes=1)
+            clock.set(now)
+            alerts.look()
+        rows = Alert.objects.filter(kind="budget.threshold", told_at__isnull=False)
+        return sorted((one.title[:4], one.tenant_id is None, one.resolved_at is not None) for one in rows)
+
+    assert told(3) == []
+    BudgetWindow.objects.filter(pk=row.pk).update(spent=85)
+    eighty = [("80 %", False, False), ("80 %", True, False)]
+    assert told(3) == eighty
+    mails = OutgoingMail.objects.count()
+    assert told(3) == eighty
+    assert OutgoingMail.objects.count() == mails
+    BudgetWindow.objects.filter(pk=row.pk).update(spent=100)
+    assert told(3) == [("100 ", False, False), ("100 ", True, False), *eighty]
+    now = datetime(2030, 5, 6, 0, 1, tzinfo=UTC)
+    assert all(is_over for _, _, is_over in told(6))

@@ -9,22 +9,21 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import Sum
 
 from base.ids import moment_of
 from billing import reconcile
 from billing.models import (
-    Budget,
     CreditGrant,
     Hold,
     LedgerTransfer,
     OutboxEvent,
+    SpendBudget,
     UsageDay,
     UsageRecord,
     UsageRollup,
     Wallet,
 )
-from billing.services import rollups
+from billing.services import budgets, rollups
 from billing.writer.apply import apply_now
 from billing.writer.operations import ExpireGrants
 from tests.billing.books import assert_books_balance
@@ -62,24 +61,39 @@ def room_of(customer: Customer, key: Key, now: datetime) -> Room:
     in_wallet = wallet.posted + wallet.overdraft_limit
     free = in_budget = 2**63
     if key.limited_since is not None:
-        held = Hold.objects.filter(api_key=key.id, budget__isnull=False).aggregate(sum=Sum("amount"))["sum"] or 0
         for period, limit in key.limits.items():
             if limit is not None:
                 rest = limit - spent(key, period, now)
-                free, in_budget = min(free, rest - held), min(in_budget, rest)
+                free, in_budget = min(free, rest - held(key, period, now)), min(in_budget, rest)
     return Room(in_wallet - wallet.held, free, in_wallet, in_budget)
 
 
+def begun(period: str, now: datetime) -> datetime:
+    """Return when the day, the month or all began that `now` is in."""
+    today = datetime.combine(now.astimezone(UTC).date(), time(), UTC)
+    return {"day": today, "month": today.replace(day=1), "total": today.replace(year=1)}[period]
+
+
+def is_in(one: UsageRecord | Hold, period: str, now: datetime) -> bool:
+    """Return whether a request was held since the key's budget of the period is there, in that period."""
+    named = {int(name.partition(".")[0]) for name in (one.windows or "").split()}
+    return bool(named & set(numbers(one, period))) and one.reserved_at >= begun(period, now)
+
+
+def numbers(one: UsageRecord | Hold, period: str) -> list[int]:
+    """Return the numbers of the budgets of a request's key that count by that period."""
+    return list(SpendBudget.objects.filter(subject=str(one.api_key), window=period).values_list("number", flat=True))
+
+
 def spent(key: Key, period: str, now: datetime) -> int:
-    """Return what requests of the key cost in the day, the month or all, that began since it has limits."""
-    today = now.astimezone(UTC).date()
-    begin = {"day": today, "month": today.replace(day=1), "total": today.replace(year=1)}[period]
-    total, before = 0, Counter[UUID]()
-    for one in UsageRecord.objects.filter(api_key=key.id, reserved_at__gte=key.limited_since).order_by("revision"):
-        more, before[one.request] = one.charge - before[one.request], one.charge
-        is_in = one.settled_at.date() >= begin and (more > 0 or one.reserved_at.date() >= begin)
-        total += more if is_in else 0
-    return total
+    """Return what requests of the key cost that were held in the day, the month or all."""
+    latest = {one.request: one for one in UsageRecord.objects.filter(api_key=key.id).order_by("revision")}
+    return sum(one.charge for one in latest.values() if is_in(one, period, now))
+
+
+def held(key: Key, period: str, now: datetime) -> int:
+    """Return what requests of the key hold that were held in the day, the month or all."""
+    return sum(one.amount for one in Hold.objects.filter(api_key=key.id) if is_in(one, period, now))
 
 
 def check(bench: Bench, *, is_summed: bool = False) -> None:
@@ -97,7 +111,7 @@ def check(bench: Bench, *, is_summed: bool = False) -> None:
         _check_wallet(customer)
         _check_months(customer, bench.now)
         for key in customer.keys:
-            _check_budget(key)
+            _check_budget(key, bench.now)
     if is_summed:
         _check_sums(latest.values())
 
@@ -160,15 +174,11 @@ def _check_months(customer: Customer, now: datetime) -> None:
     assert found == [(begun, amount) for begun, amount in customer.months if amount], f"by {now}"
 
 
-def _check_budget(key: Key) -> None:
-    if key.limited_since is None:
-        return
-    budget = Budget.objects.get(api_key=key.id)
-    day, month = (datetime.combine(one, time(), UTC) for one in (budget.day, budget.month))
-    counted = {"day": (budget.day_spent, day), "month": (budget.month_spent, month), "total": (budget.total_spent, day)}
-    for period, (amount, moment) in counted.items():
-        assert amount == spent(key, period, moment), f"spent in {period} by key {key.id}"
-    assert budget.held == sum(Hold.objects.filter(budget=budget.pk).values_list("amount", flat=True))
+def _check_budget(key: Key, now: datetime) -> None:
+    for one in budgets.standings(SpendBudget.objects.filter(subject=str(key.id)), now):
+        period = one.budget.window
+        assert one.spent == spent(key, period, now), f"spent in {period} by key {key.id}"
+        assert one.held == held(key, period, now), f"held in {period} by key {key.id}"
 
 
 def _check_sums(latest) -> None:

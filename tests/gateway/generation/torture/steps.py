@@ -361,7 +361,7 @@ class Torture:
         self.note("limit", customer.tenant, key.id, limits)
 
         def limit() -> None:
-            row = APIKey.objects.of(customer.tenant).select_related("budget").get(pk=key.id)
+            row = APIKey.objects.of(customer.tenant).get(pk=key.id)
             change = {f"{period}_limit": amount for period, amount in limits.items()}
             keys.change_key(tenant=customer.tenant, key=row, change=change)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from billing.services.periods import Period, month_of
+from billing.periods import CALENDAR, FOR_EVER, Period, minute_of, month_of, window_of
 
 ZONES = ["UTC", "Europe/Berlin", "America/New_York", "Asia/Kathmandu", "Pacific/Apia", "Australia/Lord_Howe"]
 moments = st.datetimes(datetime(2005, 1, 1), datetime(2040, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
@@ -56,3 +56,41 @@ def test_months_hold_the_moment_and_join_without_gap(anchor, at, zone):
     assert timedelta(days=26) < period.end - period.start < timedelta(days=33)
     assert month_of(anchor, zone, period.end).start == period.end
     assert month_of(anchor, zone, period.end - timedelta(microseconds=1)) == period
+
+
+def calendar(zone):
+    return minute_of(CALENDAR.replace(tzinfo=ZoneInfo(zone)).astimezone(UTC))
+
+
+@pytest.mark.parametrize(
+    ("window", "at", "start", "hours"),
+    [
+        ("day", utc(2026, 3, 29, 12), utc(2026, 3, 28, 23), 23),
+        ("day", utc(2026, 10, 25, 12), utc(2026, 10, 24, 22), 25),
+        ("day", utc(2026, 10, 24, 22), utc(2026, 10, 24, 22), 25),
+        ("day", utc(2026, 10, 24, 21, 59, 59), utc(2026, 10, 23, 22), 24),
+        ("week", utc(2026, 3, 29, 12), utc(2026, 3, 22, 23), 7 * 24 - 1),
+        ("month", utc(2026, 3, 29, 12), utc(2026, 2, 28, 23), 31 * 24 - 1),
+    ],
+)
+def test_windows_of_the_calendar_have_days_of_23_and_25_hours(window, at, start, hours):
+    period = window_of(window, calendar("Europe/Berlin"), "Europe/Berlin", at)
+    assert period == Period(start, start + timedelta(hours=hours))
+
+
+def test_a_total_has_neither_beginning_nor_end():
+    assert window_of("total", 0, "UTC", utc(2026, 1, 1)) == FOR_EVER
+
+
+@given(
+    window=st.sampled_from(["day", "week", "month"]), zone=st.sampled_from(ZONES), anchor=moments, at=moments,
+    later=st.timedeltas(timedelta(), timedelta(days=2)),
+)  # fmt: skip
+def test_windows_follow_each_other_without_a_gap_and_are_remembered_right(window, zone, anchor, at, later):
+    terms = window, minute_of(anchor), zone
+    period = window_of(*terms, at)
+    assert period.start <= at < period.end
+    assert window_of(*terms, period.end).start == period.end
+    assert window_of(*terms, period.end - timedelta(microseconds=1)) == period
+    after = window_of(*terms, at + later)
+    assert after.start <= at + later < after.end
