@@ -6,7 +6,7 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from base.trigger_set import _drop
-from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, Subscription, Wallet
+from billing.models import Plan, PlanVersion, Rate, RateCard, RateCardVersion, SpendBudget, Subscription, Wallet
 from gateway.runtime import epoch_triggers
 from routing.models import Adapter, Deployment, ModelAlias, Node, PublicModel, Replica, RouteRule, RouteTarget
 from tenancy.models import APIKey, CatalogueEpoch, Membership, Project, Tenant, TenantEpoch, User
@@ -51,6 +51,14 @@ def rows():
         "plan": plan,
         "version": version,
         "subscription": Subscription.objects.create(tenant=tenant, version=version, anchor=now),
+        "budget": SpendBudget.objects.create(
+            wallet=Wallet.objects.create(tenant=tenant, name="budgeted"),
+            tenant=tenant.pk,
+            number=1,
+            scope="tenant",
+            window="day",
+            anchor=now,
+        ),
         "card": card,
         "card_version": card_version,
         "rate": Rate.objects.create(version=card_version, usage_class="input", rate=1),
@@ -65,7 +73,7 @@ def rows():
     }
 
 
-OF_A_TENANT = {"tenant", "project", "key", "membership", "subscription"}
+OF_A_TENANT = {"tenant", "project", "key", "membership", "subscription", "budget"}
 BUMPING = [
     ("tenant", "slug", "other"),
     ("project", "name", "other"),
@@ -77,6 +85,7 @@ BUMPING = [
     ("membership", "is_active", False),
     ("plan", "is_offered", False),
     ("subscription", "state", "ended"),
+    ("budget", "amount", 7),
     ("card", "name", "other"),
     ("card_version", "note", "x"),
     ("rate", "rate", 7),
