@@ -129,7 +129,8 @@ class BudgetsView(OfBudgets):
     def get(self, request: Request) -> Response:
         """List the budgets, newest first, with what was spent and is held in their windows of now."""
         page = self.paginate_queryset(self.get_queryset())
-        return self.get_paginated_response(BudgetSerializer(standings_of(page or []), many=True)  # type: ignore[arg-type] # as the framework has lists.data)
+        shown: Any = standings_of(page or [])
+        return self.get_paginated_response(BudgetSerializer(shown, many=True).data)
 
     @extend_schema(
         operation_id="budgets_create",

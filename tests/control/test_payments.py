@@ -7,6 +7,7 @@ import itertools
 import json
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -275,15 +276,19 @@ def test_the_same_event_at_once_is_applied_once(bought):
 @pytest.mark.money
 @pytest.mark.django_db(transaction=True)
 def test_a_refund_beside_the_end_of_the_checkout_is_not_lost(acme, monkeypatch):
-    """Without the lock of the payment neither of the two sees what the other is about to commit."""
-    meet = threading.Barrier(2)
-    locks = purchases._lock_payment
+    """Without the lock of the payment both have read before either commits, and neither sees the other."""
+    both_read = threading.Barrier(2)
 
-    def lock_together(payment):
-        meet.wait(10)
-        locks(payment)
+    def before_commit(take_in):
+        def taken_in(**given):
+            take_in(**given)
+            with suppress(threading.BrokenBarrierError):  # with the lock only one gets here
+                both_read.wait(0.5)
 
-    monkeypatch.setattr(purchases, "_lock_payment", lock_together)
+        return taken_in
+
+    for name in ("told_of_session", "told_of_claim"):
+        monkeypatch.setattr(purchases, name, before_commit(getattr(purchases, name)))
     one = begun(acme)
     assert at_once(lambda: send(completed(one)).status_code, lambda: send(refund()).status_code) == [200, 200]
     assert standing(one)[:3] == ("paid", 0, AMOUNT)
