@@ -31,6 +31,7 @@ _IDS = {
 _IN_BODIES = {"file-id": ("FILE_ID", "files_create"), "file-0199": ("ADAPTER_FILE_ID", "files_create")}
 _KINDS = {
     "embeddings": Kind.EMBEDDING,
+    "embeddings_quote": Kind.EMBEDDING,
     "rerank": Kind.SCORE,
     "score": Kind.SCORE,
     "classify": Kind.CLASSIFICATION,
