@@ -9,14 +9,15 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from base.units import MICRO
-from billing.models import CreditGrant, Plan, UsageRecord, Wallet
-from billing.services import cards, credits, plans
+from billing.models import CreditGrant, Plan, Rerating, SpendBudget, UsageRecord, VoucherBatch, Wallet
+from billing.services import cards, credits, plans, reratings, vouchers
+from billing.services.reratings import Terms
 from gateway.batches.models import Batch
 from gateway.conversations import Conversation
 from gateway.runtime.models import RefusedRequest
 from routing.models import Adapter, Deployment, Fetch, Node, PublicModel, RouteRule
 from tenancy.models import AdminAPIKey, APIKey, Invitation, Membership, Project, Tenant, User
-from tenancy.services import admin_keys, keys
+from tenancy.services import admin_keys, budgets, keys
 from tenancy.services.members import invite_member
 from tests.browser.seed import RATES, join
 
@@ -25,8 +26,8 @@ LONG = (
     "in Rooms Narrower than Anybody Had Foreseen in Years"
 )
 SLUG = (
-    "a-name-of-one-hundred-and-twenty-characters-that-somebody-wrote-without-a-space-"
-    "to-see-where-it-would-break-the-page-yes"
+    "one-hundred-and-twenty-characters-that-somebody-wrote-without-a-space-to-see-w"
+    "here-it-would-break-the-page-of-the-site-x"
 )
 ADDRESS = f"{'member' * 10}@long.example"
 
@@ -72,6 +73,15 @@ def fill() -> str:
     base = plans.latest_version("business")
     terms = {name: getattr(base, name) for name in plans.TERMS} | {"allowed_models": [SLUG]}
     plans.publish_version(Plan.objects.create(slug=SLUG[:40], name=LONG[:80]), **terms)
+    vouchers.make(
+        key="long", count=2, note=LONG, amount=MICRO, made_by=LONG[:80], paid_amount=99, currency="EUR", uses=3
+    )
+    for by_operator in (False, True):
+        budgets.make(
+            tenant=tenant, scope="models", models=[SLUG], window="month", amount=MICRO, name=LONG[:80],
+            by_operator=by_operator,
+        )  # fmt: skip
+    reratings.ask(Terms(since=now - timedelta(days=1), models=(SLUG,), multiplier=(10_000, 9_000)), asked_by=ADDRESS)
     return secret
 
 
@@ -102,6 +112,11 @@ def things() -> dict[str, list[str]]:
         "people": member,
         "operate/people": ids(User.objects.filter(email=ADDRESS)),
         "invitations": ids(Invitation.objects.of(tenant)),
+        "vouchers": ids(VoucherBatch.objects.all()),
+        "reratings": ids(Rerating.objects.all()),
+        "budgets": ids(SpendBudget.objects.filter(wallet__tenant=tenant, by_operator=True)),
+        "billing/budgets": ids(SpendBudget.objects.filter(wallet__tenant=tenant, by_operator=False)),
+        "statements": [f"{timezone.now():%Y-%m}"],
         "grants": [str(one.pk) for one in CreditGrant.objects.filter(wallet__tenant=tenant)],
         "keys": ids(APIKey.objects.of(tenant)),
         "admin": ids(AdminAPIKey.objects.of(tenant)),

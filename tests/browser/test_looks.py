@@ -75,7 +75,7 @@ def pages_about(side: str, things: dict[str, list[str]], *, is_own: bool) -> lis
 
 def _values(parts: list[str], at: int, things: dict[str, list[str]]) -> list[str]:
     folder = parts[at - 1]
-    values = things.get(f"{parts[1]}/{folder}") if at == 3 else None
+    values = things.get("/".join(parts[1:at]))
     return [PARAMETER.sub(quote(value), parts[at]) for value in values or things[folder]]
 
 
@@ -141,7 +141,7 @@ def look(visit, who, pages):
     return wrong
 
 
-ACCOUNT = ["/accounts/", "/accounts/reauthenticate/"]
+ACCOUNT = ["/accounts/"]
 SIDES = {"long": "console-", "boss": "console-", "operator": "operate-"}  # boss's tenant is empty
 
 
