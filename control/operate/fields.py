@@ -10,37 +10,11 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 
 from base.errors import ServiceError
-from base.units import format_credits, parse_credits
 from billing.models import Plan, RateCard
 from billing.services.plans import latest_versions
 from routing.models import PublicModel
 
 MOST_OFFERED = 200
-
-
-class CreditsField(forms.CharField):
-    """An amount typed in credits, cleaned to µcr; empty is None."""
-
-    def __init__(self, **options: Any) -> None:
-        options.setdefault("widget", forms.TextInput(attrs={"inputmode": "decimal", "autocomplete": "off"}))
-        super().__init__(max_length=30, **options)
-
-    def prepare_value(self, value: Any) -> Any:
-        """Return µcr as credits; what was typed stays as it is."""
-        return format_credits(value) if isinstance(value, int) else value
-
-    def clean(self, value: Any) -> Any:
-        """Return µcr."""
-        text = super().clean(value).replace(",", "").strip()
-        if not text:
-            return None
-        try:
-            amount = parse_credits(text)
-        except ValueError:
-            raise ValidationError("Write credits like 12.5.") from None
-        if amount < 0:
-            raise ValidationError("Credits here are not below zero.")
-        return amount
 
 
 class NameField(forms.ChoiceField):

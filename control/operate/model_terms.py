@@ -21,11 +21,12 @@ from billing.services.errors import CreditError, PlanError
 from billing.services.plan_models import include_models
 from control.operate.asks import METHODS
 from control.operate.base import Desk, operator_page
-from control.operate.fields import CreditsField, NameField, OperatorForm, rate_cards
+from control.operate.fields import NameField, OperatorForm, rate_cards
 from control.operate.model_states import card_of
 from control.operate.model_wizard import facts_of, new_model, step_page
 from control.operate.prices import LIST_NAME
 from control.operate.words import CLASS_WORDS
+from control.screens.forms import CreditsField
 from gateway.runtime.data_plane import live_of
 from routing.models import PublicModel
 from routing.services.catalogue import change_model

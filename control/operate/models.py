@@ -23,7 +23,7 @@ from billing.rating import CLASSES, CardPrices
 from billing.selectors.usage import usage_of_all
 from billing.services.plans import latest_versions
 from control.operate.base import Desk, address_of, operator_page
-from control.operate.fields import CreditsField, NameField, NamesField, OperatorForm, rate_cards, tasks
+from control.operate.fields import NameField, NamesField, OperatorForm, rate_cards, tasks
 from control.operate.model_states import (
     DAYS,
     Cost,
@@ -39,6 +39,7 @@ from control.operate.model_states import (
 from control.operate.words import CLASS_WORDS, KIND_WORDS
 from control.screens.charts import Tile, stacked
 from control.screens.figures import amount, day, grouped, share, short
+from control.screens.forms import CreditsField
 from control.screens.tables import Cell, Column, Row, State, Table
 from fleet.fetches import under_way
 from fleet.removal import losses_of, withdraw

@@ -21,7 +21,8 @@ from billing.selectors.plans import tenants_by_plan
 from billing.services import plan_moves, plans
 from billing.services.errors import PlanError
 from control.operate.base import Desk, operator_page
-from control.operate.fields import CreditsField, NameField, NamesField, OperatorForm, models_of_plans, plan_slugs, tasks
+from control.operate.fields import NameField, NamesField, OperatorForm, models_of_plans, plan_slugs, tasks
+from control.screens.forms import CreditsField
 from control.screens.tables import Column, Row, Table
 
 _PERIODS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))

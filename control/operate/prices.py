@@ -29,11 +29,12 @@ from billing.services import cards
 from billing.services.errors import CardError
 from billing.services.plans import latest_versions
 from control.operate.base import Desk, operator_page
-from control.operate.fields import CreditsField, OperatorForm
+from control.operate.fields import OperatorForm
 from control.operate.model_states import card_of, plans_with
 from control.operate.reratings import DAYS, brief
 from control.operate.words import CLASS_HEADS, CLASS_WORDS
 from control.screens.figures import amount, grouped, moment
+from control.screens.forms import CreditsField
 from control.screens.tables import Cell, Column, Row, State, Table
 from routing.models import PublicModel
 

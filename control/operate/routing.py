@@ -19,11 +19,12 @@ from billing.models import PlanVersion
 from billing.rating import charge, shares
 from billing.selectors.prices import BillLine
 from control.operate.base import Desk, operator_page
-from control.operate.fields import CreditsField, NameField, OperatorForm, models, plan_slugs, tasks
+from control.operate.fields import NameField, OperatorForm, models, plan_slugs, tasks
 from control.operate.model_rules import conditions_of
 from control.operate.models import judged_rules
 from control.operate.words import CLASS_WORDS
 from control.screens.figures import share
+from control.screens.forms import CreditsField
 from gateway.generation.dry_run import Wanted, dry_run
 from gateway.generation.placement import USUAL_OUTPUT
 from gateway.runtime.data_plane import Live, live_of

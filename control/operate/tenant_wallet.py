@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from base.units import format_credits, format_money
+from billing.codes import Code
 from billing.models import CreditGrant, PlanVersion, Purchase, ScheduledGrant
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
 from billing.services.budgets import Standing, limited_keys
@@ -26,7 +27,7 @@ from control.screens import statements
 from control.screens.budgets import budgets_table
 from control.screens.figures import grouped, moment, short_id
 from control.screens.key_forms import limits_in_words
-from control.screens.ledger import reason_of
+from control.screens.ledger import WORDS, reason_of
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import APIKey, Tenant
 from tenancy.services import tenants
@@ -191,12 +192,6 @@ def _grant_state(grant: CreditGrant) -> State:
     return State("Open", "good") if grant.remaining else State("Used up")
 
 
-_CODES = {
-    1: "Granted", 2: "Charged", 3: "Corrected charge", 4: "Expired", 5: "Voided", 6: "Adjusted",
-    7: "Overdraft repaid", 8: "Refunded",
-}  # fmt: skip
-
-
 def _ledger(wallet_id: UUID, before: LedgerCursor | None) -> Table:
     page = ledger_of(wallet_id, limit=PAGE, before=before)
     columns = [
@@ -207,7 +202,7 @@ def _ledger(wallet_id: UUID, before: LedgerCursor | None) -> Table:
         Column("Why", "wraps"),
     ]
     rows = [
-        Row([line.transfer.booked_at, _CODES[line.transfer.code], line.amount, line.balance, _why(line)])
+        Row([line.transfer.booked_at, WORDS[Code(line.transfer.code)], line.amount, line.balance, _why(line)])
         for line in page.lines
     ]
     older = ""
@@ -223,7 +218,8 @@ def _why(line: LedgerLine) -> Any:
     transfer = line.transfer
     if transfer.request is not None:
         try:
-            return Cell(f"request …{str(transfer.request)[-8:]}", reverse("operate-request", args=[transfer.request]))
+            href = reverse("operate-request", args=[transfer.request])
+            return Cell(f"request …{str(transfer.request)[-8:]}", href, reason_of(transfer))
         except NoReverseMatch:
             return short_id(transfer.request)
     return Cell(reason_of(transfer), detail=transfer.actor if "@" in transfer.actor else "")

@@ -27,11 +27,11 @@ class CreditsField(forms.CharField):
 
     def clean(self, value: Any) -> int | None:
         """Return µcr."""
-        text = super().clean(value).replace(",", "").strip()
-        if not text:
+        text = super().clean(value)
+        if not text.strip():
             return None
         try:
-            micro = parse_credits(text)
+            micro = parse_credits(text.replace(",", "").strip())
         except ValueError:
             raise ValidationError("Write credits like 12.5, with at most six decimals.") from None
         if micro < 0 and not self.is_signed:
