@@ -33,6 +33,7 @@ from base.units import format_credits
 from billing.models import PaymentClaim, Purchase
 from billing.services import purchases
 from control.console.tenancy import Place, tenant_page
+from control.throttles import check_purchases
 
 logger = logging.getLogger("sluice.payments")
 
@@ -238,6 +239,11 @@ def buy(request: HttpRequest, place: Place) -> HttpResponseBase:
     back = reverse("console-billing") + place.query
     person = place.access.user
     email = person.email if person is not None else ""
+    try:
+        check_purchases(place.access)
+    except ServiceError as refused:
+        messages.error(request, refused.message)
+        return redirect(back)
     purchase = purchases.begin(tenant_id=place.tenant.pk, amount=amount, price=price, currency=currency, made_by=email)
     try:
         address = begin_checkout(purchase, back=settings.SLUICE_BASE_URL + back, email=email)

@@ -54,6 +54,12 @@ class VoucherThrottle(SettingThrottle):
         return str(request.auth.tenant.id) if isinstance(request.auth, Access) else None
 
 
+class PurchaseThrottle(VoucherThrottle):
+    """By tenant: each purchase that is begun opens a session at the payment provider."""
+
+    setting = "SLUICE_PURCHASE_RATE"
+
+
 def check_invitations(access: Access) -> None:
     """Count an invitation that is sent from a page; raise ServiceError where the tenant has sent too many."""
     _check(InvitationThrottle(), access, "This tenant has sent too many invitations: try again in an hour.")
@@ -62,6 +68,11 @@ def check_invitations(access: Access) -> None:
 def check_vouchers(access: Access) -> None:
     """Count a code that is tried on a page; raise ServiceError where the tenant has tried too many."""
     _check(VoucherThrottle(), access, "This tenant has tried too many codes: try again in an hour.")
+
+
+def check_purchases(access: Access) -> None:
+    """Count a purchase that is begun; raise ServiceError where the tenant has begun too many."""
+    _check(PurchaseThrottle(), access, "This tenant has begun too many purchases: try again in an hour.")
 
 
 def _check(throttle: SettingThrottle, access: Access, message: str) -> None:

@@ -342,6 +342,7 @@ SLUICE_API_RATE_CALLER = env.rate("SLUICE_API_RATE_CALLER", "300/minute")
 SLUICE_API_RATE_ADDRESS = env.rate("SLUICE_API_RATE_ADDRESS", "900/minute")
 SLUICE_INVITATION_RATE = env.rate("SLUICE_INVITATION_RATE", "30/hour")
 SLUICE_VOUCHER_RATE = env.rate("SLUICE_VOUCHER_RATE", "30/hour")
+SLUICE_PURCHASE_RATE = env.rate("SLUICE_PURCHASE_RATE", "20/hour")
 
 # Buying credit at Stripe (control/payments.py): nothing of it is there without all three.
 SLUICE_STRIPE_SECRET_KEY = env.str("SLUICE_STRIPE_SECRET_KEY", default="")

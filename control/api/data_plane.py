@@ -201,7 +201,7 @@ _HEADERS = {
     "X-Sluice-Credits-Probably": _header("What it costs with an answer of the usual length."),
     **{
         f"X-RateLimit-{what}-{name}": _header(f"{told} of the tightest limit of {name}.")
-        for name in ("Requests", "Credits")
+        for name in ("Requests", "Credits", "Tokens")
         for what, told in {
             "Limit": "The size",
             "Remaining": "What is left",

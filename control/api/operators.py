@@ -13,6 +13,7 @@ from django.shortcuts import get_object_or_404
 from django_scopes import scopes_disabled
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_field
 from rest_framework import serializers
+from rest_framework.exceptions import PermissionDenied
 from rest_framework.generics import GenericAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -65,7 +66,7 @@ def _refusal(error: Exception) -> Refusal:
 class RefundSerializer(KnownFields):
     """A refund of a request."""
 
-    amount_micro = serializers.IntegerField(min_value=1, allow_null=True, default=None)
+    amount_micro = serializers.IntegerField(min_value=1, max_value=2**62, allow_null=True, default=None)
     reason = serializers.CharField(max_length=200)
 
 
@@ -192,8 +193,8 @@ class NewReratingSerializer(KnownFields):
     models = serializers.ListField(child=serializers.CharField(max_length=120), max_length=1000, default=list)
     version = serializers.UUIDField(allow_null=True, default=None)
     by_model = serializers.BooleanField(default=False)
-    multiplier_was = serializers.IntegerField(min_value=0, allow_null=True, default=None)
-    multiplier_bp = serializers.IntegerField(min_value=0, allow_null=True, default=None)
+    multiplier_was = serializers.IntegerField(min_value=0, max_value=1_000_000, allow_null=True, default=None)
+    multiplier_bp = serializers.IntegerField(min_value=0, max_value=1_000_000, allow_null=True, default=None)
     follows = serializers.BooleanField(default=False)
 
     def terms(self) -> reratings.Terms:
@@ -202,6 +203,8 @@ class NewReratingSerializer(KnownFields):
         found = dict(Tenant.objects.filter(slug__in=asked["tenants"]).values_list("slug", "pk"))
         if unknown := [slug for slug in asked["tenants"] if slug not in found]:
             raise Refusal(400, "invalid_value", f"There is no tenant '{unknown[0]}'.", param="tenants")
+        if asked["since"].year < 2000:
+            raise Refusal(400, "invalid_value", "Nothing ran so early.", param="since")
         version = None
         if asked["version"] is not None:
             version = RateCardVersion.objects.select_related("card").filter(pk=asked["version"]).first()
@@ -288,15 +291,17 @@ class CommitView(OperatorView):
 
 
 class StopView(OperatorView):
-    """The end of a run."""
+    """The end of a run, by who might begin it."""
 
-    needs = {"POST": [*MAY_SEE, MAY_DO]}
+    needs = {"POST": MAY_SEE}
     serializer_class = ReratingSerializer
 
     @extend_schema(operation_id="operator_reratings_stop", summary="Stop a re-rating", request=None)
     def post(self, request: Request, pk: UUID) -> Response:
         """End a run where it is; what it did stays."""
         run = get_object_or_404(Rerating, pk=pk)
+        if not request.user.has_perm(MAY_DO if run.commit else MAY_ASK):
+            raise PermissionDenied(IsOperator.message, code="role_not_allowed")
         if reratings.stop(run):
             record("rerating.stopped", run)
             run.refresh_from_db()

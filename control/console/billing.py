@@ -152,6 +152,10 @@ def _limits(version: PlanVersion, tenant: UUID, balance: Balance | None, running
     burst = f"up to {show_credits(version.credit_burst)} at once"
     name = Cell(f"Credits {_each(version.credit_period_s)}", detail=burst)
     yield Row([name, amount(charge), amount(version.credit_limit), used_of(charge, version.credit_limit)])
+    if version.token_limit is not None:
+        burst = f"up to {grouped(version.token_burst or version.token_limit)} at once; cached ones don’t count"
+        name = Cell(f"Tokens {_each(version.token_period_s)}", detail=burst)
+        yield Row([name, None, version.token_limit, State("–")])
     if balance is not None and balance.overdraft_limit:
         over = max(0, -balance.posted)
         yield Row(["Overdraft", amount(over), amount(balance.overdraft_limit), used_of(over, balance.overdraft_limit)])

@@ -37,6 +37,7 @@ GROUPS = {
     "models": "Models",
     "adapters": "Models",
     "usage": "Usage",
+    "key": "Usage",
     "health": "Health",
 }
 """The groups of the data plane's endpoints, by the first part of their paths."""

@@ -45,7 +45,7 @@ STATES = {"active": "Active", "deactivated": "Deactivated"}
 _MAY = {
     "viewer": "Sees everything, changes nothing.",
     "support": "Sees everything; revokes and renames keys, takes back invitations.",
-    "billing": "Sees everything; credit, wallets, subscriptions, plans and prices are theirs to change.",
+    "billing": "Sees everything; changes credit, wallets, subscriptions, plans, prices; makes vouchers, re-rates.",
     "admin": "Everything but what only superusers may do.",
 }
 SUPERUSER = "Everything; alone make superusers and sign-in links, and change somebody’s address."

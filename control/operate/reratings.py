@@ -322,7 +322,11 @@ def stop(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
 def shadow(request: HttpRequest, desk: Desk, pk: UUID) -> HttpResponse:
     """Keep the prices of a what-if running beside the real ones."""
     run = get_object_or_404(Rerating.objects.select_related("version__card"), pk=pk)
-    made = reratings.shadow_of(run, asked_by=str(desk.user))
+    try:
+        made = reratings.shadow_of(run, asked_by=str(desk.user))
+    except RerateError as error:
+        messages.error(request, str(error).partition(": ")[2])
+        return redirect("operate-rerating", pk)
     return redirect("operate-rerating", made.pk)
 
 

@@ -58,7 +58,7 @@ def wallet(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     if desk.may("billing.view_purchase") and before is None and (bought := _purchases(subject.tenant)).rows:
         sections += [Section("Purchases", table=bought)]
     if desk.may("billing.view_ledgertransfer"):
-        if before is None:
+        if before is None and desk.may("billing.view_usagerecord"):
             listed = statements.list_of(subject.tenant, *_statement_addresses(subject))
             sections += [Section("Statements", table=listed)]
         sections += [Section("Ledger", table=_ledger(subject.balance.wallet, before))]
@@ -71,7 +71,7 @@ def _statement_addresses(subject: Subject) -> tuple[Callable[[str], str], Callab
 
 
 @require_safe
-@operator_page("gateway.view_tenant", "billing.view_ledgertransfer")
+@operator_page("gateway.view_tenant", "billing.view_ledgertransfer", "billing.view_usagerecord")
 def statement(request: HttpRequest, desk: Desk, slug: str, month: str) -> HttpResponse:
     """Show a month's statement, a draft while it runs."""
     subject = Subject.of(desk, slug)
@@ -82,7 +82,7 @@ def statement(request: HttpRequest, desk: Desk, slug: str, month: str) -> HttpRe
 
 
 @require_safe
-@operator_page("gateway.view_tenant", "billing.view_ledgertransfer")
+@operator_page("gateway.view_tenant", "billing.view_ledgertransfer", "billing.view_usagerecord")
 def statement_file(request: HttpRequest, desk: Desk, slug: str, month: str, form: str) -> StreamingHttpResponse:
     """Send a month's statement in one of its forms, made while it is sent."""
     tenant = Subject.of(desk, slug).tenant

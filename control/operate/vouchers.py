@@ -13,7 +13,7 @@ from django.http.response import HttpResponseBase
 from django.shortcuts import get_object_or_404, render
 from django.urls import reverse
 from django.utils.safestring import SafeString
-from django.views.decorators.debug import sensitive_variables
+from django.views.decorators.debug import sensitive_post_parameters, sensitive_variables
 from django.views.decorators.http import require_http_methods, require_safe
 
 from base import clock
@@ -63,11 +63,12 @@ class VoucherForm(OnceForm):
         return currency.upper()
 
 
-@require_safe
+@sensitive_post_parameters("code")
+@require_http_methods(_METHODS)
 @operator_page(_VIEW)
 def listing(request: HttpRequest, desk: Desk) -> HttpResponse:
-    """Show the batches, newest first, or lead to the one of a code that is looked for."""
-    sought, found = request.GET.get("code", "").strip(), None
+    """Show the batches, newest first, or lead to the one of a code that is looked for: a live code is in no address."""
+    sought, found = request.POST.get("code", "").strip(), None
     if sought and (voucher := vouchers.find(sought)) is not None:
         found = voucher
     before = request.GET.get("before", "")

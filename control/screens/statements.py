@@ -235,11 +235,11 @@ def download(tenant: Tenant, month: Month, form: str) -> StreamingHttpResponse:
     response = StreamingHttpResponse(sent(tenant.pk, pieces(tenant, month, form)), content_type=FORMATS[form][0])
     kind = {"csv": "requests.csv", "ledger": "ledger.csv", "focus": "focus.csv"}.get(form, form)
     name = f"statement-{tenant.slug}-{month.name}.{kind}"
-    response.headers["Content-Disposition"] = content_disposition_header(form != "html", name) or ""
+    response.headers["Content-Disposition"] = content_disposition_header(True, name) or ""
     response.headers["Cache-Control"] = "no-store"
     return response
 
 
 def files_of(file: Callable[[str, str], str], month: Month) -> list[Button]:
     """Return the buttons of a statement's files."""
-    return [Button(words, file(month.name, form)) for form, (_, words) in FORMATS.items() if form != "html"]
+    return [Button(words, file(month.name, form)) for form, (_, words) in FORMATS.items()]

@@ -63,6 +63,9 @@ def _over(now: datetime) -> list[QuerySet[Any]]:
         Alert.objects.filter(resolved_at__lt=now - timedelta(days=settings.SLUICE_MAIL_DAYS)).order_by("resolved_at"),
         KeptAnswer.objects.unscoped().filter(expires_at__lt=now).order_by("expires_at"),
         PaymentEvent.objects.filter(created_at__lt=now - timedelta(days=EVENT_DAYS)).order_by("created_at"),
+        Purchase.objects.filter(state=Purchase.State.OPEN, created_at__lt=now - timedelta(days=EVENT_DAYS)).order_by(
+            "created_at"
+        ),
         PaymentClaim.objects.filter(
             ~Exists(Purchase.objects.filter(payment=OuterRef("payment"))),
             created_at__lt=now - timedelta(days=EVENT_DAYS),

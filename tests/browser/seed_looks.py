@@ -116,6 +116,7 @@ def things() -> dict[str, list[str]]:
         "reratings": ids(Rerating.objects.all()),
         "budgets": ids(SpendBudget.objects.filter(wallet__tenant=tenant, by_operator=True)),
         "billing/budgets": ids(SpendBudget.objects.filter(wallet__tenant=tenant, by_operator=False)),
+        "<str:month>": ["jsonl"],
         "statements": [f"{timezone.now():%Y-%m}"],
         "grants": [str(one.pk) for one in CreditGrant.objects.filter(wallet__tenant=tenant)],
         "keys": ids(APIKey.objects.of(tenant)),
