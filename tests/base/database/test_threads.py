@@ -13,8 +13,8 @@ from django.db import OperationalError, connection
 from base.database.threads import DatabaseThreads, ThreadConnections
 from base.errors import DatabaseBusyError
 from base.ids import uuid7
-from gateway.apis.websocket import callers
 from gateway.errors.faults import refusal_of
+from gateway.http import callers
 from tests.gateway.apis.client import ask
 from tests.gateway.apis.server import with_runtime
 from tests.gateway.world import in_database, make_world, opened

@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from control.accounts.sessions import browser_of
-from gateway.apis.websocket.callers import _user_of
+from gateway.http.callers import _user_of
 from operation.jobs.purge import purge
 from tenancy.models import AuditEvent
 from tests.parties import PASSWORD
