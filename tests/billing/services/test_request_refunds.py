@@ -15,13 +15,14 @@ from billing import reconcile
 from billing.models import CreditGrant, LedgerTransfer, UsageRecord, UsageRollup, Wallet
 from billing.selectors.prices import bill_of
 from billing.services import rollups
+from billing.services.budgets import terms_of
 from billing.services.credits import refund_request
 from billing.services.errors import KeyReusedError, RefundError
 from billing.writer.apply import apply_now
-from billing.writer.operations import Moved, Refund, Refused, Settle, TrueUp
+from billing.writer.operations import Bearing, Moved, Refund, Refused, Settle, TrueUp
 from tests.billing.requests import last, publish, ran
 from tests.billing.writer.test_trueup import end
-from tests.billing.writer.world import grant, make_budget, make_wallet
+from tests.billing.writer.world import counts, grant, make_budget, make_wallet
 
 pytestmark = [pytest.mark.contract, pytest.mark.django_db(transaction=True)]
 SAID = {"actor": "op", "reason": "broken answer"}
@@ -110,15 +111,14 @@ def test_what_a_grant_paid_that_has_ended_goes_to_breakage(db):
     assert Wallet.objects.get(pk=wallet.pk).posted == 5_000
 
 
-def test_a_refund_counts_back_in_the_sums_and_in_the_keys_budget(db):
+def test_a_refund_counts_back_in_the_sums_and_in_its_budget(db):
     wallet = make_wallet(credit=5_000)
-    budget = make_budget(wallet, total_limit=4_000)
-    request = ran(wallet, {"input": 899}, publish(), ago=0, api_key=budget.api_key, budget=budget.pk)
+    budget = make_budget(wallet, 4_000)
+    request = ran(wallet, {"input": 899}, publish(), ago=0, budgets=Bearing((terms_of(budget),)))
     rollups.consume_usage()
     refund_request(request=request, amount=2_000, key="a", **SAID)
     rollups.consume_usage()
-    budget.refresh_from_db()
-    assert (budget.total_spent, budget.day_spent) == (697, 697)
+    assert counts(budget) == (0, 697)
     assert list(UsageRollup.objects.values_list("requests", "input_tokens", "charge")) == [(1, 899, 697)]
 
 
