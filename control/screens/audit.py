@@ -42,9 +42,13 @@ NOUNS = {
     "second_factor": "second factor",
     "subscription": "subscription",
     "wallet": "wallet",
+    "purchase": "purchase",
+    "vouchers": "vouchers",
+    "voucher": "voucher",
     "plan": "plan",
     "plan_version": "plan’s version",
     "rate_card": "price list",
+    "rerating": "re-rating",
     "model": "model",
     "alias": "alias",
     "adapter": "adapter",
@@ -56,7 +60,6 @@ NOUNS = {
     "fetch": "fetch of a model",
     "plan_move": "move to a plan",
     "web_hook": "web-hook",
-    "budget": "budget",
 }
 _VERBS = {"created": "made", "changed": "changed", "deleted": "deleted"}
 _OWN = {  # what isn't told by one of the three verbs, in words that go before the object's name
@@ -85,6 +88,11 @@ _OWN = {  # what isn't told by one of the three verbs, in words that go before t
     "credit.adjusted": "adjusted credit",
     "credit.voided": "voided a grant",
     "credit.refunded": "refunded a grant",
+    "request.refunded": "refunded a request",
+    "budget.created": "made the budget",
+    "budget.changed": "changed the budget",
+    "budget.deleted": "deleted the budget",
+    "rerating.stopped": "stopped the re-rating",
     "prices.published": "published prices",
     "mail.tried_again": "had a mail tried again",
     "job.asked": "asked for the job",
@@ -94,8 +102,11 @@ KINDS = {
     "access": ("Tenants and people", ("tenant", "project", "membership", "invitation", "user", "conversation")),
     "sign_ins": ("Signing in", ("sign_in", "sign_in_link", "second_factor")),
     "keys": ("Keys", ("key", "admin_key")),
-    "credit": ("Credit and subscriptions", ("credit", "wallet", "subscription", "budget")),
-    "terms": ("Plans and prices", ("plan", "plan_version", "plan_move", "rate_card", "prices")),
+    "credit": (
+        "Credit and subscriptions",
+        ("credit", "wallet", "subscription", "purchase", "vouchers", "voucher", "request", "budget"),
+    ),
+    "terms": ("Plans and prices", ("plan", "plan_version", "plan_move", "rate_card", "prices", "rerating")),
     "models": (
         "Models, engines, routing",
         ("model", "alias", "adapter", "node", "deployment", "replica", "route_rule", "route_target", "fetch"),
