@@ -27,6 +27,8 @@ MOST_COUNTING = 1_000  # with those that were removed
 MOST_PERCENT = 100
 _CHUNK = 500  # rows that a query names
 _Scope, _Window = SpendBudget.Scope, SpendBudget.Window
+OF_SOME = frozenset({_Scope.END_USER, _Scope.MODELS})
+"""Scopes of budgets that bear on some requests of a principal alone."""
 
 
 class BudgetError(CreditError):
@@ -69,7 +71,7 @@ def bearing_on(wallet: UUID, *, project: UUID, key: UUID | None, member: UUID | 
     """Return the budgets that bear on requests of the project by that key or member, among them those of end users and
     models, which `bearing` tells apart; one query.
     """
-    mine = Q(scope=_Scope.TENANT) | Q(scope__in=(_Scope.END_USER, _Scope.MODELS))
+    mine = Q(scope=_Scope.TENANT) | Q(scope__in=OF_SOME)
     mine |= Q(scope=_Scope.PROJECT, subject=str(project))
     if key is not None:
         mine |= Q(scope=_Scope.KEY, subject=str(key))
@@ -80,8 +82,7 @@ def bearing_on(wallet: UUID, *, project: UUID, key: UUID | None, member: UUID | 
 
 def bearing(budgets: Bearing, *, model: str, end_user: str) -> Bearing:
     """Return those that bear on a request for the model, of the end user with that digest."""
-    found = tuple([one for one in budgets.terms if _bears(one, model, end_user)])
-    return budgets if len(found) == len(budgets.terms) else Bearing(found)
+    return budgets.part(tuple([one for one in budgets.terms if _bears(one, model, end_user)]))
 
 
 def _bears(terms: BudgetTerms, model: str, end_user: str) -> bool:

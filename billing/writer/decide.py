@@ -99,7 +99,8 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
         return _refused(_rooms(wallet, windows), op.least)
     if amount > hold.amount:
         changes.move(wallet, held=amount - hold.amount)
-        changes.count(wallet, windows, held=amount - hold.amount)
+        if windows:
+            changes.count(wallet, windows, held=amount - hold.amount)
         hold.amount = changes.extended[op.request] = amount
     if isinstance(op, Repin):
         changes.repinned[op.request] = op

@@ -20,6 +20,8 @@ from base import leases
 from base.ids import uuid7
 from billing.periods import minute_of, window_of
 
+_MOST_PARTS = 64  # of a request's budgets that are remembered
+
 LEASE_SECONDS = leases.SECONDS
 """How long the lease of a hold lasts after the hold was made or renewed, by the database's clock: until then no sweep
 takes it from its owner."""
@@ -66,22 +68,36 @@ class BudgetTerms(msgspec.Struct, frozen=True):
 
 
 class Bearing:
-    """The budgets that bear on requests, with the names of their windows of now, which are remembered until one ends.
+    """The budgets that bear on requests, with the names of their windows of now, which are remembered until one ends;
+    and the parts of them that bore on some requests alone, so that these remember theirs.
 
     A name is the budget's number in its wallet, a point, and the minute of the window's beginning.
     """
 
-    __slots__ = ("_named", "terms")
+    __slots__ = ("_named", "_parts", "terms")
 
     def __init__(self, terms: tuple[BudgetTerms, ...] = ()) -> None:
         self.terms = terms
         self._named = ("", datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC))
+        self._parts: dict[tuple[int, ...], Bearing] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Bearing) and self.terms == other.terms
 
     def __hash__(self) -> int:
         return hash(self.terms)
+
+    def part(self, terms: tuple[BudgetTerms, ...]) -> Bearing:
+        """Return these of its budgets: the same object for the same ones, while it is remembered."""
+        if len(terms) == len(self.terms):
+            return self
+        numbers = tuple([one.number for one in terms])
+        found = self._parts.get(numbers)
+        if found is None:
+            if len(self._parts) >= _MOST_PARTS:
+                self._parts.clear()
+            found = self._parts[numbers] = Bearing(terms)
+        return found
 
     def windows(self, now: datetime) -> str:
         """Return the names of the windows that `now` is in, with spaces between."""

@@ -21,7 +21,7 @@ from base.errors import DatabaseBusyError
 from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
 from billing.rating import WHOLE_BP, CardPrices, batch_multiplier, tier_multiplier
-from billing.services.budgets import bearing_on
+from billing.services.budgets import OF_SOME, bearing_on
 from billing.writer.operations import NO_BUDGETS, Bearing
 from gateway.errors.faults import access_changed, catalogue_unavailable
 from gateway.errors.refusal import Refusal
@@ -449,9 +449,11 @@ def load_by_session(user: UUID, project: UUID) -> _Answer:
 
 
 def _authority(principal: Principal) -> tuple[object, ...]:
-    """The terms by which a request was let in, and the budgets that it draws on."""
+    """The terms by which a request was let in, and the budgets that all requests draw on: those of end users and models
+    mostly are others'.
+    """
     terms = (principal.scopes, principal.networks, principal.allowed_models, principal.key_models, principal.own)
-    return *terms, [one.number for one in principal.budgets.terms]
+    return *terms, [one.number for one in principal.budgets.terms if one.scope not in OF_SOME]
 
 
 def _check_expiry(principal: Principal) -> None:

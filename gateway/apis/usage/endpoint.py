@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from functools import partial
 from typing import Literal
 from uuid import UUID
@@ -156,7 +155,6 @@ def key_of(principal: Principal) -> KeyData:
     own = [one for one in present if one.budget.scope == SpendBudget.Scope.KEY and one.budget.is_hard]
     narrowest = min(own, key=lambda one: one.rest or 0, default=None)
     in_all, today, week, month = charges_of_key(principal.tenant, key.pk)
-    bucket = principal.key_request_bucket or principal.request_bucket
     return KeyData(
         label=f"{key.prefix}…{key.last_four}",
         limit=None if narrowest is None else _number(narrowest.budget.amount or 0),
@@ -168,7 +166,7 @@ def key_of(principal: Principal) -> KeyData:
         usage_weekly=_number(week),
         usage_monthly=_number(month),
         expires_at=None if key.expires_at is None else key.expires_at.isoformat(),
-        rate_limit=KeyLimit(requests=bucket.limit, interval=f"{timedelta(microseconds=bucket.period_us).seconds}s"),
+        rate_limit=rate_limit_of(principal),
         budgets=[
             KeyBudget(
                 id=str(one.budget.pk),
@@ -185,6 +183,13 @@ def key_of(principal: Principal) -> KeyData:
             for one in present
         ],
     )
+
+
+def rate_limit_of(principal: Principal) -> KeyLimit:
+    """Return the rate of requests that is the lower one: the key's own or the plan's."""
+    buckets = [one for one in (principal.key_request_bucket, principal.request_bucket) if one is not None]
+    bucket = min(buckets, key=lambda one: one.limit / one.period_us)
+    return KeyLimit(requests=bucket.limit, interval=f"{bucket.period_us // MICRO}s")
 
 
 def _number(micro: int) -> float:

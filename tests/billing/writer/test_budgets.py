@@ -78,6 +78,26 @@ def test_an_extension_and_a_move_take_what_the_budget_leaves(desk):
     assert counts(budget) == (100, 0)
 
 
+def test_an_extension_without_budgets_writes_no_windows(desk):
+    wallet = make_wallet(credit=1000)
+    made = reserve(wallet, 10)
+    desk.ask(made)
+    assert desk.ask(extend(made, 70, 20)) == [Held(70, 930)]
+    assert Wallet.objects.get(pk=wallet.pk).windows == ""
+
+
+def test_requests_of_the_same_budgets_share_the_names_of_their_windows():
+    """Else a budget of one end user made every other request of the tenant compute them."""
+    wallet = make_wallet()
+    make_budget(wallet, 100, "day")
+    make_budget(wallet, 100, "day", scope="end_user", subject="ada")
+    found = budgets.bearing_on(wallet.pk, project=uuid.uuid4(), key=None, member=None)
+    assert budgets.bearing(found, model="m", end_user="ada") is found
+    others = budgets.bearing(found, model="m", end_user="bob")
+    assert [one.number for one in others.terms] == [1]
+    assert budgets.bearing(found, model="m", end_user="eve") is others
+
+
 def test_the_wallet_is_named_where_it_is_the_shorter(desk):
     wallet = make_wallet(credit=50)
     assert desk.ask(of_budgets(reserve(wallet, 60), make_budget(wallet, 100))) == [Refused("wallet", 50, 50)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from billing.limits.types import Bucket
 from billing.writer.operations import Bearing, BudgetTerms
 from billing.writer.view import Count
+from gateway.apis.usage.endpoint import rate_limit_of
 from gateway.generation.credit import end_user_digest
 from tests.gateway.apis.client import ask, assert_error
 from tests.gateway.apis.websocket.socket import Socket
@@ -58,6 +60,14 @@ async def test_rates_of_a_key(app, world):
     refused = assert_error(answers[2], 429, "key_rate_limit_exceeded")
     assert "This key's rate of requests" in refused["message"]
     assert int(answers[2].headers["retry-after"]) > 0
+
+
+@pytest.mark.parametrize(("limit", "told"), [(1, (1, "60s")), (None, (2_000, "86400s")), (2, (2_000, "86400s"))])
+async def test_the_rate_that_a_key_is_told_is_the_lower_one(world, limit, told):
+    own = None if limit is None else Bucket("{t}:key_requests:k", "key_requests", limit, 60_000_000, limit)
+    plan = Bucket("{t}:requests", "requests", 2_000, 86_400_000_000, 2_000)
+    shown = rate_limit_of(replace(world.stand.principal, request_bucket=plan, key_request_bucket=own))
+    assert (shown.requests, shown.interval) == told
 
 
 async def test_credits_a_minute_of_a_key(app, world):

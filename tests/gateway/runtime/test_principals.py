@@ -20,6 +20,7 @@ from billing.limits.memory import MemoryRateStore
 from billing.limits.types import Lease, Taken
 from billing.models import Hold, Subscription, UsageRecord
 from billing.services import plans
+from billing.services.budgets import make_budget
 from gateway.errors.refusal import Refusal
 from gateway.generation.generation import start_generation
 from gateway.runtime import principals as principals_module
@@ -481,6 +482,20 @@ async def test_what_was_taken_from_a_key_while_a_request_waited_is_not_used_by_i
     changed = (503, "access_changed")
     assert (None if "name" in terms else changed) == await refused_or_none(known.confirm(principal))
     assert (None if {"name", "networks"} & set(terms) else changed) == await refused_or_none(known.confirm(line))
+
+
+@pytest.mark.parametrize(
+    ("scope", "ends"), [("tenant", True), ("project", True), ("end_user", False), ("models", False)]
+)
+async def test_only_a_budget_of_all_requests_of_a_key_ends_those_that_wait(threads, scope, ends):
+    world = await in_database(make_world)
+    known, epoch = resolver(threads)
+    principal = await known.by_key(world.secret)
+    subject = {"tenant": "", "project": str(world.project.id)}.get(scope, "another")
+    terms = {"wallet": world.wallet.id, "scope": scope, "subject": subject, "window": "day", "amount": 1}
+    await in_database(partial(make_budget, **terms))
+    epoch.publish(Reading(2), time.monotonic())
+    assert ((503, "access_changed") if ends else None) == await refused_or_none(known.confirm(principal))
 
 
 async def refused_or_none(confirming):
