@@ -83,7 +83,9 @@ class StatementView(TenantView):
         """Send the statement while it is made, a draft of a month that isn't over: as JSON lines to verify it, its
         requests or its ledger as CSV, its usage as FOCUS 1.2, or as a page.
         """
-        return download(self.tenant, month_named(self.tenant, month), form)
+        access = self.access
+        asker = access.key or access.admin_key or access.user or self.tenant
+        return download(asker.pk, self.tenant, month_named(self.tenant, month), form)
 
 
 class SealKeySerializer(serializers.Serializer[Any]):

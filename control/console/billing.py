@@ -303,7 +303,7 @@ def statement(request: HttpRequest, place: Place, month: str) -> HttpResponse:
 def statement_file(request: HttpRequest, place: Place, month: str, form: str) -> StreamingHttpResponse:
     """Send a month's statement in one of its forms, made while it is sent."""
     _only_for_who_may(place)
-    return statements.download(place.tenant, statements.month_named(place.tenant, month), form)
+    return statements.download(request.user.pk, place.tenant, statements.month_named(place.tenant, month), form)
 
 
 @require_safe

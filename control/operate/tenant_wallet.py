@@ -86,7 +86,7 @@ def statement(request: HttpRequest, desk: Desk, slug: str, month: str) -> HttpRe
 def statement_file(request: HttpRequest, desk: Desk, slug: str, month: str, form: str) -> StreamingHttpResponse:
     """Send a month's statement in one of its forms, made while it is sent."""
     tenant = Subject.of(desk, slug).tenant
-    return statements.download(tenant, statements.month_named(tenant, month), form)
+    return statements.download(desk.user.pk, tenant, statements.month_named(tenant, month), form)
 
 
 def _budgets(subject: Subject) -> Section:

@@ -11,6 +11,7 @@ from io import StringIO
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from django.contrib.staticfiles import finders
 from django.http import Http404, StreamingHttpResponse
@@ -228,11 +229,13 @@ def _page(tenant: Tenant, month: Month) -> Generator[bytes]:
     yield render_to_string("statement.html", given).encode()
 
 
-def download(tenant: Tenant, month: Month, form: str) -> StreamingHttpResponse:
-    """Return the answer with a statement as one of FORMATS, made while it is sent; 404 for another form."""
+def download(owner: UUID, tenant: Tenant, month: Month, form: str) -> StreamingHttpResponse:
+    """Return the answer with a statement as one of FORMATS, made while it is sent to the `owner` of the download; 404
+    for another form.
+    """
     if form not in FORMATS:
         raise Http404
-    response = StreamingHttpResponse(sent(tenant.pk, pieces(tenant, month, form)), content_type=FORMATS[form][0])
+    response = StreamingHttpResponse(sent(owner, pieces(tenant, month, form)), content_type=FORMATS[form][0])
     kind = {"csv": "requests.csv", "ledger": "ledger.csv", "focus": "focus.csv"}.get(form, form)
     name = f"statement-{tenant.slug}-{month.name}.{kind}"
     response.headers["Content-Disposition"] = content_disposition_header(True, name) or ""
