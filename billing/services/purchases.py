@@ -116,16 +116,13 @@ def _settle(row: Purchase) -> None:
     if row.state == _State.PAID:
         if not row.moves:
             _give(row, row.amount, row.price, "Bought")
-        change = _due(row) - row.taken - row.lost
-        if change > 0:
-            taken = _take(row, change)
-            row.taken, row.lost = row.taken + taken, row.lost + change - taken
-        elif change < 0:
-            forgiven = min(row.lost, -change)
-            row.lost -= forgiven
-            if back := -change - forgiven:
-                row.taken -= back
-                _give(row, back, row.price * back // row.amount, "Payment stays")
+        due = _due(row)
+        if row.taken < due:
+            row.taken += _take(row, due - row.taken)
+        elif back := row.taken - due:
+            row.taken = due
+            _give(row, back, row.price * back // row.amount, "Payment stays")
+        row.lost = due - row.taken  # spent, or held: each event tries again for what holds have set free since
         _freeze(row)
     row.save()
 
@@ -162,7 +159,10 @@ def _give(row: Purchase, amount: int, price: int, reason: str) -> None:
 
 
 def _take(row: Purchase, wanted: int) -> int:
-    """Take at most `wanted` µcr of what is left of the purchase, and return how many that were."""
+    """Take at most `wanted` µcr of what is left of the purchase, and return how many that were.
+
+    A grant of which all is wanted ends with it, whatever holds may need of it; another one goes on.
+    """
     taken = 0
     mine = CreditGrant.objects.filter(wallet__tenant=row.tenant_id, source=f"purchase:{row.pk}")
     for grant in mine.filter(remaining__gt=0, voided_at=None, expired_at=None).order_by("-id"):
@@ -172,14 +172,15 @@ def _take(row: Purchase, wanted: int) -> int:
         said: dict[str, Any] = {"key": f"purchase:{row.pk}:{row.moves}", "actor": ACTOR, "reason": "Money went back"}
         try:
             taken += credits.refund(grant_id=grant.pk, reference=row.payment or "-", most=wanted - taken, **said)
-        except ValueError:  # all that is left is held: what the holds leave of it ends with it
-            taken += credits.void(grant_id=grant.pk, **said)
+        except ValueError:  # all that is left is held
+            if wanted - taken >= grant.remaining:
+                taken += credits.void(grant_id=grant.pk, **said)
     return taken
 
 
 def _freeze(row: Purchase) -> None:
     """Freeze the tenant's wallet for a dispute that is open or lost; open what it froze once the dispute is won."""
-    if settings.SLUICE_DISPUTE_FREEZES != "wallet":
+    if settings.SLUICE_DISPUTE_FREEZES != "wallet" and not row.froze:
         return
     wallet = Wallet.objects.get(tenant=row.tenant_id, name="main")
     against = PaymentClaim.objects.filter(kind=_Kind.DISPUTE, state__lt=PaymentClaim.State.STAYS)

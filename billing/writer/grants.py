@@ -30,8 +30,8 @@ MAX_POSTED = 10**18
 """µcr: far above any use, and so far below 2⁶³ that no sum of a wallet becomes a floating-point number on SQLite."""
 
 MOST_OPEN_GRANTS = 1000
-"""Grants with credit left that a wallet may have, those of its plan apart: a charge makes a transfer for each that it
-is taken from, in one transaction that nobody should wait for.
+"""Grants with credit left with which a wallet gets no further promotional one: a charge makes a transfer for each that
+it is taken from, in one transaction that nobody should wait for. Paid credit and the plan's always come in.
 """
 
 
@@ -89,8 +89,8 @@ def void(op: Void, view: View, changes: Changes) -> Moved:
     voided.expires_at = max([view.now, *(reserved_at + timedelta(microseconds=1) for reserved_at, _ in holds)])
     kept = kept_for_holds([(grant.id, grant.expires_at, grant.remaining) for grant in (*earlier, voided)], holds)
     taken = voided.remaining - kept[voided.id]
-    if is_part := op.most is not None and op.most < taken:
-        taken, voided.expires_at = op.most or 0, end
+    if is_part := op.most is not None and op.most < voided.remaining:
+        taken, voided.expires_at = min(taken, op.most), end
     if taken:
         code = Code.REFUND if op.is_refund else Code.VOID
         _take_out(op, taken, voided, ISSUANCE[voided.kind], changes, code=code, key=op.key)
@@ -217,8 +217,8 @@ def _check_room(grant: GrantRow, wallet: WalletRow, view: View) -> None:
     if wallet.posted + grant.amount > MAX_POSTED:
         raise ValueError(f"amount: a wallet holds at most {format_credits(MAX_POSTED, separator=',')} credits")
     present = len(_with_credit(wallet, view))
-    if present >= MOST_OPEN_GRANTS and grant.kind != "plan":
-        raise ValueError(f"wallet: it has {present} grants with credit left, the most that one may have")
+    if present >= MOST_OPEN_GRANTS and grant.kind == "promotional":
+        raise ValueError(f"wallet: it has {present} grants with credit left; only paid credit and its plan's come in")
 
 
 def _with_credit(wallet: WalletRow, view: View) -> list[GrantRow]:

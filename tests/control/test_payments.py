@@ -23,6 +23,7 @@ from control import payments
 from control.urls import urlpatterns as without
 from tenancy.models import AuditEvent
 from tests.billing.books import assert_books_balance
+from tests.billing.conftest import open_hold, roll
 from tests.billing.services.test_races import at_once
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls(__name__)]
@@ -239,6 +240,44 @@ def test_what_was_spent_before_a_refund_is_a_loss_and_never_a_debt(bought):
     told(refund())
     assert standing(bought) == ("paid", 0, 3000 * MICRO, 2000 * MICRO, "open")
     assert Wallet.objects.get(tenant=bought.tenant_id).posted == 0
+
+
+def test_a_refund_in_part_takes_what_is_free_now_and_the_rest_with_a_later_event(bought):
+    """The rest of the purchase was destroyed where a request held most of it."""
+    told(completed(bought))
+    wallet = Wallet.objects.get(tenant=bought.tenant_id)
+    held = 4_800 * MICRO
+    for made in CreditGrant.objects.filter(wallet=wallet).exclude(source__startswith="purchase:"):
+        credits.void(grant_id=made.pk, key=f"gone:{made.pk}", actor="a", reason="r")
+    running = open_hold(wallet, held)
+    told(refund(amount=499))
+    assert standing(bought) == ("paid", held, 200 * MICRO, 300 * MICRO, "open")
+    told(refund(amount=499, metadata={"seen": "again"}))
+    assert standing(bought) == ("paid", held, 200 * MICRO, 300 * MICRO, "open"), "lost once, and nothing ended"
+    running.delete()
+    Wallet.objects.filter(pk=wallet.pk).update(held=0)
+    told(event("charge.refunded", "charge", amount_refunded=499))
+    assert standing(bought) == ("paid", AMOUNT * 9 // 10, AMOUNT // 10, 0, "open")
+
+
+def test_a_refund_in_whole_ends_what_is_held_of_it_too(bought):
+    told(completed(bought))
+    wallet = Wallet.objects.get(tenant=bought.tenant_id)
+    running = open_hold(wallet, wallet.posted)
+    told(refund())
+    assert standing(bought) == ("paid", AMOUNT, 0, AMOUNT, "open")
+    running.delete()
+    Wallet.objects.filter(pk=wallet.pk).update(held=0)
+    assert roll(wallet) == AMOUNT
+    told(event("charge.refunded", "charge"))
+    assert standing(bought) == ("paid", 0, 0, AMOUNT, "open")
+
+
+def test_a_wallet_that_a_dispute_froze_is_opened_whatever_disputes_freeze_by_then(bought, settings):
+    told(completed(bought), dispute("created", "needs_response"))
+    settings.SLUICE_DISPUTE_FREEZES = "grant"
+    told(dispute("closed", "won"))
+    assert standing(bought) == ("paid", AMOUNT, 0, 0, "open")
 
 
 def test_a_dispute_that_is_won_gives_back_what_it_took_and_no_more(bought, settings):

@@ -120,12 +120,13 @@ def test_a_charge_is_taken_from_as_many_grants_as_a_wallet_may_have(desk):
         for one in grants
     )
     Wallet.objects.filter(pk=wallet.pk).update(posted=most)
-    for kind in ("paid", "promotional"):
-        with pytest.raises(ValueError, match=f"wallet: it has {most} grants"):
-            grant(wallet, 1, kind=kind)
-    made = reserve(wallet, most)
-    assert desk.ask_one(made) == Held(most, 0)
-    assert desk.ask_one(settle(made, most)) == Settled(most, 0, 0)
+    with pytest.raises(ValueError, match=f"wallet: it has {most} grants"):
+        grant(wallet, 1, kind="promotional")
+    for kind in ("paid", "plan"):
+        assert grant(wallet, 1, kind=kind).remaining == 1, "money is never refused"
+    made = reserve(wallet, most + 2)
+    assert desk.ask_one(made) == Held(most + 2, 0)
+    assert desk.ask_one(settle(made, most + 2)) == Settled(most + 2, 0, 0)
     assert grant(wallet, 1).remaining == 1
 
 
