@@ -153,6 +153,7 @@ class CreditGrantAdmin(SearchById, ServiceAdmin):
             return HttpResponseRedirect(page)
 
         def act(given: dict[str, Any]) -> str:
+            before = grant.refunded_amount or 0
             taken = credits.refund(
                 grant_id=grant.pk,
                 key=f"refund:{grant.pk}",
@@ -162,10 +163,9 @@ class CreditGrantAdmin(SearchById, ServiceAdmin):
                 money=given["money"],
             )
             grant.refresh_from_db()
-            return (
-                f"{format_credits(taken)} credits were taken out for {grant.refunded_amount} {grant.currency} "
-                f"({grant.refund_reference}): {given['reason']}"
-            )
+            back = (grant.refunded_amount or 0) - before  # nothing where it was sent twice
+            money = f" for {back} {grant.currency}" if back else ""
+            return f"{format_credits(taken)} credits were taken out{money} ({given['reference']}): {given['reason']}"
 
         told = (
             f"Of {format_credits(grant.amount, separator=',')} credits for {grant.paid_amount} {grant.currency} "

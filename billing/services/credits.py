@@ -154,13 +154,17 @@ def refund(
     """End a paid grant as `void` does, since money is paid back for it, and return how many µcr were taken out.
 
     With `most` no more µcr are taken out, and the grant goes on with the rest. `money` is in the minor units of what
-    was paid; None is the share of it that the credit taken out has, rounded down. `reference` names the payment; both
-    are kept with the grant. Repeating it with the same `key` returns the same sum. Raises ValueError that names the
-    field for what can't be, KeyReusedError when `key` made another change.
+    was paid; None is the share of it that the credit taken out has, rounded down. `reference` names the payment. With
+    the grant the sum of its refunds' money and the last one's reference are kept. Repeating it with the same `key`
+    returns the same sum. Raises ValueError that names the field for what can't be, KeyReusedError when `key` made
+    another change.
     """
     ended = _locked(grant_id)
     if (before := _taken_by(key, Code.REFUND, ended)) is not None:
-        if ended.refund_reference != reference or money not in (None, ended.refunded_amount):
+        keys = _refunds_of(ended)  # of several, only the last one's reference is known, and their money together
+        if keys[-1] == key and ended.refund_reference != reference:
+            raise KeyReusedError(key)
+        if keys == [key] and money not in (None, ended.refunded_amount):
             raise KeyReusedError(key)
         return before
     if not reference.strip():
@@ -212,6 +216,8 @@ def refund_request(*, request: UUID, key: str, actor: str, reason: str, amount: 
     """
     if not reason.strip():
         raise ValueError("reason: a refund needs one")
+    if re.search(r":\d+$", key):
+        raise ValueError("key: must not end in a colon and a number, as those of a refund's further transfers do")
     record = _last_record(request)
     if record is None:
         raise ValueError("request: there is no such usage record; a request that runs is settled first")
@@ -271,6 +277,12 @@ def _taken_by(key: str, code: Code, ended: CreditGrant) -> int | None:
     return before.amount
 
 
+def _refunds_of(grant: CreditGrant) -> list[str | None]:
+    """Return the keys of the refunds that took credit out of the grant, in their order."""
+    out_of_wallet = LedgerTransfer.objects.filter(debit=account_of(grant.wallet), code=Code.REFUND, grant=grant)
+    return list(out_of_wallet.order_by("id").values_list("key", flat=True))
+
+
 def _adjusted_by(key: str, wallet: Wallet) -> int:
     """Return by how much the adjustment of that very key changed the wallet, 0 if there was none.
 
@@ -288,7 +300,7 @@ def _adjusted_by(key: str, wallet: Wallet) -> int:
 
 def _parts_of(key: str) -> list[LedgerTransfer]:
     """Return the transfers of the refund of a request that has the key: the first has the key itself, the others
-    ``key:1`` and so on, one after the other.
+    ``key:1`` and so on, one after the other, which no refund has as its own.
     """
     named = LedgerTransfer.objects.filter(Q(key=key) | Q(key__startswith=f"{key}:"), code=Code.REQUEST_REFUND)
     found = {one.key: one for one in named}

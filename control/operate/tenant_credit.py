@@ -143,10 +143,12 @@ def refund(request: HttpRequest, desk: Desk, slug: str, pk: UUID) -> HttpRespons
     one = _grant_of(tenant, pk)
 
     def act(asked: dict[str, Any]) -> str:
+        before = one.refunded_amount or 0
         taken = credits.refund(grant_id=one.pk, key=f"refund:{one.pk}", actor=str(desk.user), **asked)
         one.refresh_from_db()
-        back = format_money(one.refunded_amount or 0, one.currency)
-        return f"{format_credits(taken, separator=',')} credits were taken out for {back} ({one.refund_reference})."
+        back = (one.refunded_amount or 0) - before  # nothing where it was sent twice
+        money = f" for {format_money(back, one.currency)}" if back else ""
+        return f"{format_credits(taken, separator=',')} credits were taken out{money} ({asked['reference']})."
 
     paid = "nothing" if one.paid_amount is None else format_money(one.paid_amount, one.currency)
     follows = [

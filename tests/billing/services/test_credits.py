@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from base.ids import uuid7
 from billing.models import CreditGrant, Hold, LedgerAccount, LedgerTransfer, Wallet
 from billing.services import credits, wallets
 from billing.services.errors import InsufficientCreditError, KeyReusedError, WalletNotFoundError
@@ -248,6 +249,39 @@ def test_refund_pays_nothing_for_what_open_holds_may_need(wallet, give, hold):
     assert_books_balance(wallet)
 
 
+def test_a_refund_in_part_lets_the_rest_go_on_whatever_is_held(wallet, give, hold):
+    """The grant ended with the held part of it, and the holder lost what had been paid for."""
+    made = give(100, kind=Kind.PAID, paid_amount=1_000, currency="EUR")
+    hold(80)
+    asked = {"grant_id": made.pk, "actor": "a", "reason": "r", "reference": "x"}
+    assert credits.refund(key="k", most=50, **asked) == 20
+    made.refresh_from_db()
+    assert (made.remaining, made.expires_at, made.voided_at, made.refunded_amount) == (80, None, None, 200)
+    with pytest.raises(ValueError, match="grant: nothing is left of it that isn't held"):
+        credits.refund(key="l", most=30, **asked)
+    Hold.objects.all().delete()
+    Wallet.objects.filter(pk=wallet.pk).update(held=0)
+    assert roll(wallet) == 0
+    assert credits.refund(key="l", most=30, **asked) == 30
+    assert_books_balance(wallet)
+
+
+def test_a_refund_of_two_is_answered_again_as_it_was(wallet, give):
+    made = give(100, kind=Kind.PAID, paid_amount=1_000, currency="EUR")
+    first = {"grant_id": made.pk, "key": "k", "actor": "a", "reason": "r", "reference": "x", "money": 100, "most": 20}
+    assert credits.refund(**first) == credits.refund(**first) == 20
+    with pytest.raises(KeyReusedError):
+        credits.refund(**first | {"money": 101})
+    rest = first | {"key": "l", "reference": "y", "money": 700, "most": None}
+    for _ in range(2):
+        assert credits.refund(**rest) == 80
+        assert credits.refund(**first) == 20
+    with pytest.raises(KeyReusedError):
+        credits.refund(**rest | {"reference": "z"})
+    made.refresh_from_db()
+    assert made.refunded_amount == 800
+
+
 @pytest.mark.parametrize(
     ("terms", "asked", "field"),
     [
@@ -263,6 +297,14 @@ def test_a_refund_that_cannot_be_is_refused(wallet, give, terms, asked, field):
     with pytest.raises(ValueError, match=f"{field}: "):
         credits.refund(**{"grant_id": made.pk, "key": "k", "actor": "a", "reason": "r", "reference": "x", **asked})
     assert Wallet.objects.get(pk=wallet.pk).posted == 10
+
+
+def test_no_refund_of_a_request_has_a_key_like_that_of_anothers_part():
+    """The refund `a` in two transfers, `a` and `a:1`, was taken for the refund `a:1` too, and that never made."""
+    with pytest.raises(ValueError, match=r"^key: "):
+        credits.refund_request(request=uuid7(), key="a:1", actor="a", reason="r")
+    with pytest.raises(ValueError, match=r"^request: "):
+        credits.refund_request(request=uuid7(), key="a:b1", actor="a", reason="r")
 
 
 def test_adjust_upwards_makes_a_grant(wallet):
