@@ -14,15 +14,16 @@ import pytest
 from django.forms.models import model_to_dict
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
 
 from base.ids import day_of, uuid7
-from billing.models import CreditGrant, UsageRecord, UsageRollup, Wallet
+from billing.models import CreditGrant, SpendBudget, UsageRecord, UsageRollup, Wallet
 from billing.services import credits as credit_services
 from gateway.batches.files import StoredFile
 from gateway.batches.models import Batch
 from gateway.conversations import Conversation
 from tenancy.models import APIKey, Invitation, Membership, Project, Tenant
-from tenancy.services import members
+from tenancy.services import budgets, members
 
 pytestmark = pytest.mark.django_db
 
@@ -45,9 +46,11 @@ EXEMPT = {
     "api-docs",
     "api-unknown",
     "console-request-former",
+    "api-seal-keys",
 }
 
-# Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids.
+# Views of a tenant: for each how it is called by `acme` with what is `other`'s. {key} and so on are other's ids, and
+# {month} is of both.
 CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "api-keys": [("get", {}, {}), ("post", {}, {"name": "x", "scopes": ["inference"], "project": "{project}"})],
     "api-key": [("get", {"pk": "{key}"}, {}), ("patch", {"pk": "{key}"}, {"name": "mine"})],
@@ -65,6 +68,18 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "api-usage": [("get", {}, {}), ("get", {}, {"api_key": "{key}"}), ("get", {}, {"project": "{project}"})],
     "api-wallet": [("get", {}, {})],
     "api-wallet-transfers": [("get", {}, {})],
+    "api-budgets": [
+        ("get", {}, {}),
+        ("post", {}, {"scope": "project", "window": "day", "limit": 6, "subject": "{project}"}),
+    ],
+    "api-budget": [
+        ("get", {"pk": "{budget}"}, {}),
+        ("patch", {"pk": "{budget}"}, {"limit": 6}),
+        ("delete", {"pk": "{budget}"}, {}),
+    ],
+    "api-voucher-redeem": [("post", {}, {"code": "7K3M-XQ2T-9HVD-0B4N-ZR8C"})],
+    "api-statements": [("get", {}, {})],
+    "api-statement": [("get", {"month": "{month}", "form": "jsonl"}, {})],
     "api-audit": [("get", {}, {}), ("get", {}, {"action": "key.created"})],
     "console-audit": [("get", {}, {}), ("get", {}, {"action": "key.created"})],
     "api-route-explain": [("post", {}, {"model": "auto"})],
@@ -82,6 +97,18 @@ CASES: dict[str, list[tuple[str, dict[str, str], dict[str, object]]]] = {
     "console-shared-end": [("post", {"pk": "{conversation}"}, {"act": "delete"})],
     "console-billing": [("get", {}, {})],
     "console-billing-export": [("get", {}, {})],
+    "console-statement": [("get", {"month": "{month}"}, {})],
+    "console-statement-file": [("get", {"month": "{month}", "form": "csv"}, {})],
+    "console-redeem": [("post", {}, {"code": "7K3M-XQ2T-9HVD-0B4N-ZR8C"})],
+    "console-budget-new": [
+        ("get", {}, {}),
+        ("post", {}, {"of": "project:{project}", "window": "day", "limit": "6", "name": "{project}"}),
+    ],
+    "console-budget": [
+        ("get", {"pk": "{budget}"}, {}),
+        ("post", {"pk": "{budget}"}, {"name": "mine", "limit": "6"}),
+        ("post", {"pk": "{budget}"}, {"remove": "1"}),
+    ],
     "console-people": [("get", {}, {}), ("get", {}, {"q": "owner"})],
     "console-invite": [("post", {}, {"email": "x", "role": "member"})],
     "console-leave": [("get", {}, {}), ("post", {}, {})],
@@ -227,7 +254,9 @@ def ids(acme, other):
     )
     conversation.save(force_insert=True)
     invitation, _ = members.invite_member(tenant=other.tenant, email="asked@other.example")
+    budget = budgets.make(tenant=other.tenant, scope="tenant", window="day", amount=5)
     return {
+        "budget": str(budget.id),
         "conversation": str(conversation.id),
         "invitation": str(invitation.id),
         "asked": invitation.email,
@@ -250,7 +279,7 @@ def ids(acme, other):
 
 def fill(values, ids):
     def one(value):
-        return value.format(**ids) if isinstance(value, str) else value
+        return value.format(**ids, month=f"{timezone.now():%Y-%m}") if isinstance(value, str) else value
 
     return {name: one(value) for name, value in values.items()}
 
@@ -258,6 +287,7 @@ def fill(values, ids):
 def rows_of(party):
     tables = (APIKey, Project, Membership, Invitation, Batch, StoredFile, Conversation)
     rows = [model_to_dict(row) for model in tables for row in model.objects.of(party.tenant).order_by("id")]
+    rows += map(model_to_dict, SpendBudget.objects.filter(tenant=party.tenant.id).order_by("id"))
     return [*rows, model_to_dict(Tenant.objects.get(id=party.tenant.id))]
 
 
@@ -288,7 +318,7 @@ def test_other_tenants_rows_stay_out_of_reach(acme, other, ids, case, as_session
     for marker, value in ids.items():
         if "{" + marker + "}" not in echoed:
             assert value not in content, f"{name} shows {marker}"
-    if kwargs or ("project" in data and method != "get"):
+    if set(kwargs) - {"month", "form"} or ("project" in data and method != "get"):
         assert response.status_code in (400, 403, 404)
         assert not APIKey.objects.of(acme.tenant).filter(project=other.project).exists()
     assert response.status_code < 500
