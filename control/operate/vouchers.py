@@ -81,8 +81,8 @@ def listing(request: HttpRequest, desk: Desk) -> HttpResponse:
         batches = batches.filter(pk__lt=last)
     shown = list(batches[: PAGE + 1])
     columns = [
-        *(Column("For", "name"), Column("State", "state"), Column("Credits", "balance"), Column("Paid")),
-        *(Column("Codes", "number"), Column("Used", "number"), Column("Until", "time"), Column("Made", "time")),
+        *(Column("For", "name"), Column("State", "state"), Column("Credits", "balance")),
+        *(Column("Used", "number"), Column("Until", "time"), Column("Made", "time")),
     ]
     now = clock.now()
     rows = []
@@ -90,11 +90,12 @@ def listing(request: HttpRequest, desk: Desk) -> HttpResponse:
         is_ended = one.valid_until is not None and one.valid_until <= now
         is_over = is_ended or one.withdrawn == one.codes or one.used >= one.codes * one.uses
         word = "Withdrawn" if one.withdrawn == one.codes else "Ended" if is_ended else "Used up"
-        name = Cell(one.note, reverse("operate-voucher-batch", args=[one.pk]))
+        codes = f"{grouped(one.codes)} code{'s' * (one.codes != 1)}, {_paid(one)}"
+        name = Cell(one.note, reverse("operate-voucher-batch", args=[one.pk]), codes)
         used = f"{grouped(one.used)} of {grouped(one.codes * one.uses)}"
         state = State(word) if is_over else State("Open", "good")
         until = moment(one.valid_until, SafeString("any time"))
-        values = [name, state, one.amount, _paid(one), one.codes, used, until, Cell(one.created_at, detail=one.made_by)]
+        values = [name, state, one.amount, used, until, Cell(one.created_at, detail=one.made_by)]
         rows.append(Row(values, is_over=is_over))
     older = f"?before={shown[PAGE - 1].pk}" if len(shown) > PAGE else ""
     table = Table("Vouchers", columns, rows, "No voucher was made yet.", "?" if before else "", older, id="vouchers")
