@@ -303,12 +303,12 @@ def make_member(world, role=Membership.Role.MEMBER):
     return user
 
 
-def test_session_is_resolved_by_one_query():
+def test_session_is_resolved_by_one_query_and_one_for_its_budgets():
     world = make_world()
     user = make_member(world)
     with CaptureQueriesContext(connection) as queries:
         principal = load_by_session(user.id, world.project.id)
-    assert len(queries) == 1
+    assert len(queries) == 2
     assert (principal.user, principal.api_key, principal.project) == (user.id, None, world.project.id)
     assert principal.wallet == world.wallet.id
 
