@@ -77,6 +77,7 @@ class BudgetForm(forms.Form):
     is_hard = forms.TypedChoiceField(
         label="Beyond it",
         choices=[("1", "requests are refused"), ("", "it only tells")],
+        initial="1",
         coerce=bool,
         required=False,
         empty_value=False,  # type: ignore[arg-type] # coerced as the others are
