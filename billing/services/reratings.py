@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -22,7 +23,7 @@ from base import clock
 from base.ids import day_of, first_at, moment_of
 from base.sql import load
 from billing import rating
-from billing.models import Hold, RateCardVersion, Rerating, UsageRecord, UsageRollup, prices_of
+from billing.models import Hold, PlanVersion, RateCardVersion, Rerating, UsageRecord, UsageRollup, prices_of
 from billing.rating import CLASSES, CardPrices
 from billing.services.errors import RerateError
 from billing.writer.apply import apply_now
@@ -57,7 +58,7 @@ class Terms:
     version: RateCardVersion | None = None
     prices: CardPrices | None = None
     cards: Mapping[str, str] = field(default_factory=dict)
-    multiplier: tuple[int, int] | None = None  # of those that had the first the second, in basis points
+    multiplier: tuple[int, int] | None = None  # of plans that had the first the second, in basis points
     follows: bool = False
 
     def check(self, now: datetime) -> None:
@@ -79,6 +80,8 @@ class Terms:
             raise RerateError("since: must be before the end of the time")
         if self.until is not None and self.until > now:
             raise RerateError("until: must not be in the future")
+        if self.multiplier is not None:
+            _check_multiplier(*self.multiplier, is_of_all=not self.tenants)
 
 
 def ask(
@@ -297,6 +300,8 @@ class _Pricing:
         if run.version_id is not None:
             self._fixed = prices_of([run.version_id])[run.version_id]
         self._cards = _versions_of(set(run.cards.values()))
+        was, then = run.multiplier_was, run.multiplier_bp
+        self._multipliers = {} if was is None or then is None else _moved(was, then, _batch_factors())
 
     def own(self, one: _Line) -> CardPrices | None:
         """Return the prices that the request has."""
@@ -304,20 +309,52 @@ class _Pricing:
 
     def of(self, one: _Line) -> tuple[CardPrices | None, int]:
         """Return the prices and the multiplier that the request gets; None where those that it had aren't known."""
-        own, multiplier = self.own(one), one.multiplier_bp
-        was, then = self._run.multiplier_was, self._run.multiplier_bp
-        if was is not None and then is not None:
-            if multiplier == was:
-                multiplier = then
-            elif own is not None and multiplier == rating.batch_multiplier(was, own):  # the line of a batch
-                multiplier = rating.batch_multiplier(then, own)
-        return self._fixed or self._in_force(one) or own, multiplier
+        multiplier = min(self._multipliers.get(one.multiplier_bp, {one.multiplier_bp}))
+        return self._fixed or self._in_force(one) or self.own(one), multiplier
 
     def _in_force(self, one: _Line) -> CardPrices | None:
         """Return the prices of the model's card when the request began, None where there were none."""
         begins, found = self._cards.get(self._run.cards.get(one.model, ""), ([], []))
         at = bisect_right(begins, one.reserved_at)
         return found[at - 1] if at else None
+
+
+def _batch_factors() -> set[int]:
+    """Return the parts of the rates that batches pay by any price list, in basis points."""
+    published = RateCardVersion.objects.filter(published_at__isnull=False)
+    return set(published.values_list("batch_bp", flat=True).distinct())
+
+
+def _moved(was: int, then: int, batches: Collection[int]) -> dict[int, set[int]]:
+    """Return by a request's multiplier those that it gets where its plan's was one and is another then: as a request
+    without a tier, in each tier of such plans, and as the line of a batch.
+    """
+    tiers = PlanVersion.objects.filter(multiplier_bp=was).values_list("flex_bp", "priority_bp")
+    moved: dict[int, set[int]] = defaultdict(set)
+    for factor in {rating.WHOLE_BP, *batches, *chain.from_iterable(tiers)}:
+        moved[rating.tier_multiplier(was, factor)].add(rating.tier_multiplier(then, factor))
+    return dict(moved)
+
+
+def _check_multiplier(was: int, then: int, *, is_of_all: bool) -> None:
+    """Raise RerateError where a request's multiplier doesn't tell whether it gets another, or which: records keep
+    neither the plan nor the service tier.
+    """
+    batches = _batch_factors()
+    moved = _moved(was, then, batches)
+    for had, gets in moved.items():
+        if len(gets) > 1:
+            raise RerateError(f"multiplier: where a request's was {had / rating.WHOLE_BP:g}, nothing tells its tier")
+    if not is_of_all:
+        return
+    for version in PlanVersion.objects.exclude(multiplier_bp=was).select_related("plan"):
+        for factor in {rating.WHOLE_BP, version.flex_bp, version.priority_bp, *batches}:
+            had = rating.tier_multiplier(version.multiplier_bp, factor)
+            if moved.get(had, {had}) != {had}:
+                raise RerateError(
+                    f"tenants: name those of the plan; requests of {version} have the multiplier "
+                    f"{had / rating.WHOLE_BP:g} too"
+                )
 
 
 def _versions_of(cards: set[str]) -> dict[str, tuple[list[datetime], list[CardPrices]]]:

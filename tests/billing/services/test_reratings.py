@@ -16,7 +16,17 @@ from django.utils import timezone
 from base import clock
 from base.ids import uuid7
 from billing import rating, reconcile
-from billing.models import CreditGrant, Hold, LedgerTransfer, RateCardVersion, Rerating, UsageRecord, Wallet
+from billing.models import (
+    CreditGrant,
+    Hold,
+    LedgerTransfer,
+    Plan,
+    PlanVersion,
+    RateCardVersion,
+    Rerating,
+    UsageRecord,
+    Wallet,
+)
 from billing.rating import CLASSES
 from billing.selectors.reratings import differences
 from billing.services import cards, reratings, rollups
@@ -156,6 +166,45 @@ def test_a_batchs_line_keeps_its_share_of_another_multiplier():
     whole, another = ran(wallet, {"input": 100}, card), ran(wallet, {"input": 100}, card, multiplier=9_000)
     to_the_end(ask(Terms(since=since(), multiplier=(10_000, 8_000)), commit=True, **SAID))
     assert [last(one).charge for one in (half, whole, another)] == [120, 240, 270]
+
+
+def plan_of(multiplier, **tiers):
+    slug = f"p{Plan.objects.count()}"
+    limits = {"request_limit": 1, "request_burst": 1, "credit_limit": 1, "credit_burst": 1, "concurrency": 1}
+    plan = Plan.objects.create(slug=slug, name=slug)
+    return PlanVersion.objects.create(plan=plan, number=1, multiplier_bp=multiplier, **limits, **tiers)
+
+
+def test_requests_in_a_service_tier_keep_its_share_of_another_multiplier():
+    wallet, card = make_wallet(credit=100_000), publish("m")
+    plan_of(10_000, flex_bp=6_000, priority_bp=15_000)
+    flex, priority, plain, another = (
+        ran(wallet, {"input": 100}, card, multiplier=multiplier) for multiplier in (6_000, 15_000, 10_000, 9_000)
+    )
+    to_the_end(ask(Terms(since=since(), multiplier=(10_000, 8_000)), commit=True, **SAID))
+    assert [last(one).multiplier_bp for one in (flex, priority, plain, another)] == [4_800, 12_000, 8_000, 9_000]
+    assert [last(one).charge for one in (flex, priority, plain, another)] == [144, 360, 240, 270]
+
+
+@pytest.mark.parametrize(
+    ("was", "tiers"), [(20_000, {}), (12_500, {"flex_bp": 8_000}), (4_000, {"priority_bp": 25_000})]
+)
+def test_a_multiplier_that_requests_of_other_plans_have_too_is_moved_of_named_tenants_only(was, tiers):
+    mine, other = make_wallet(credit=100_000), make_wallet(credit=100_000)
+    card = publish("m")  # of batches it wants half
+    plan_of(10_000)
+    plan_of(was, **tiers)
+    requests = [ran(wallet, {"input": 100}, card) for wallet in (mine, other)]
+    with pytest.raises(RerateError, match=r"^tenants: .* requests of p1 v1 have the multiplier 1 too$"):
+        ask(Terms(since=since(), multiplier=(10_000, 8_000)), commit=True, **SAID)
+    to_the_end(ask(Terms(since=since(), multiplier=(10_000, 8_000), tenants=[mine.tenant_id]), commit=True, **SAID))
+    assert [last(one).charge for one in requests] == [240, 300]
+
+
+def test_a_multiplier_at_which_tiers_are_the_same_is_refused():
+    plan_of(0, flex_bp=5_000)
+    with pytest.raises(RerateError, match=r"^multiplier: "):
+        ask(Terms(since=since(), multiplier=(0, 8_000)), **SAID)
 
 
 @pytest.mark.parametrize("where", ["in the transaction", "after the commit"])
