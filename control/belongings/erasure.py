@@ -34,6 +34,7 @@ from billing.models import (
     Purchase,
     Reconciliation,
     Rerating,
+    ReratingSum,
     SpendBudget,
     Statement,
     Subscription,
@@ -46,7 +47,7 @@ from billing.seals.leaves import keep_words
 from billing.services import credits, plans
 from billing.services.rollups import consume_usage
 from billing.triggers import ERASED
-from control.belongings.kinds import CHUNK, CONTENT, chats_of, every, in_chunks, transfers_of
+from control.belongings.kinds import CHUNK, CONTENT, chats_of, every, in_chunks, transfers_beside, transfers_of
 from control.belongings.traces import Words, erase_from_books, erase_from_texts, words_of
 from fleet import adapter_files
 from gateway.batches.files import StoredFile
@@ -368,6 +369,7 @@ def _models(tenant: Tenant) -> int:
             keep_words(used)
             used.update(model=name)
             _rename_in_statements(tenant, model.name, name)
+            _rename_in_reratings(model.name, name)
             UsageRollup.objects.filter(model=model.name).update(model=name)
             UsageDay.objects.filter(model=model.name).update(model=name)
             count += PublicModel.objects.filter(pk=model.pk).update(name=name, description="", is_active=False)
@@ -381,6 +383,18 @@ def _rename_in_statements(tenant: Tenant, before: str, name: str) -> None:
         renamed = [line | {"model": name} if line["model"] == before else line for line in lines]
         if renamed != lines:
             Statement.objects.filter(pk=statement.pk).update(sums=statement.sums | {"usage": renamed})
+
+
+def _rename_in_reratings(before: str, name: str) -> None:
+    """Give a model another name in runs that rate anew, and in what came of them; the trail forgets their terms."""
+    ReratingSum.objects.filter(model=before).update(model=name)
+    for run in Rerating.objects.only("model_names", "cards"):
+        if before in run.model_names or before in run.cards:
+            names = [name if one == before else one for one in run.model_names]
+            cards = {name if one == before else one: card for one, card in run.cards.items()}
+            Rerating.objects.filter(pk=run.pk).update(model_names=names, cards=cards)
+            told = every(AuditEvent).filter(target_type="rerating", target_id=str(run.pk))
+            told.update(target=ERASED, before={}, after={})
 
 
 def _sum_up() -> None:
@@ -415,9 +429,11 @@ def _usage(tenant: Tenant) -> int:
 @transaction.atomic
 def _books(tenant: Tenant) -> int:
     """Take people's words from grants and transfers; amounts, ids and moments stay."""
-    said = transfers_of(tenant).exclude(code=LedgerTransfer.Code.CHARGE).exclude(actor="sluice")
-    said = said.exclude(reason__in=("", ERASED))
-    keep_words(said)
+    count = 0
+    for rows in (transfers_of(tenant).exclude(code=LedgerTransfer.Code.CHARGE), transfers_beside(tenant)):
+        said = rows.exclude(actor="sluice").exclude(reason__in=("", ERASED))
+        keep_words(said)
+        count += said.update(reason=ERASED)
     grants = CreditGrant.objects.filter(wallet__tenant=tenant).exclude(kind=CreditGrant.Kind.PLAN)
     paid = sum(
         grants.exclude(**{f"{name}__in": ("", ERASED)}).update(**{name: ERASED})
@@ -428,7 +444,7 @@ def _books(tenant: Tenant) -> int:
     about = Concat(Value(f"{ERASED} "), Cast("number", CharField()))
     named = budgets.filter(scope__in=("end_user", "models")).update(name=ERASED, subject=about)
     paid += named + budgets.update(name=ERASED)
-    return said.update(reason=ERASED) + paid + grants.exclude(source__in=("", ERASED)).update(source=ERASED)
+    return count + paid + grants.exclude(source__in=("", ERASED)).update(source=ERASED)
 
 
 def _trail(tenant: Tenant) -> int:

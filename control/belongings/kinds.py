@@ -18,6 +18,7 @@ from django.contrib.admin.models import LogEntry
 from django.db.models import Model, Q, QuerySet
 
 from base.sealing import SealError, unseal_bytes
+from billing.codes import Code
 from billing.models import (
     Budget,
     BudgetWindow,
@@ -114,16 +115,26 @@ def transfers_of(tenant: Tenant) -> QuerySet[LedgerTransfer]:
     return LedgerTransfer.objects.filter(Q(debit__in=accounts) | Q(credit__in=accounts))
 
 
+def transfers_beside(tenant: Tenant) -> QuerySet[LedgerTransfer]:
+    """Return what corrections gave back to grants of the tenant that had ended: it goes from usage to breakage, and
+    touches none of its wallets.
+    """
+    corrections = (Code.TRUE_UP, Code.REQUEST_REFUND, Code.RERATING)
+    rows = LedgerTransfer.objects.filter(grant__wallet__tenant=tenant, code__in=corrections)
+    return rows.filter(debit__wallet=None, credit__wallet=None)
+
+
 def _accounts(tenant: Tenant) -> list[Any]:
     return list(LedgerAccount.objects.filter(wallet__tenant=tenant).values_list("pk", flat=True))
 
 
 def _transfers_by_account(tenant: Tenant) -> Iterator[QuerySet[LedgerTransfer]]:
-    """Yield what each account paid, and what it got; what is between two of them once."""
+    """Yield what each account paid, and what it got; what is between two of them once. Last come those `beside`."""
     accounts = _accounts(tenant)
     for account in accounts:
         yield LedgerTransfer.objects.filter(debit=account)
         yield LedgerTransfer.objects.filter(credit=account).exclude(debit__in=accounts)
+    yield transfers_beside(tenant)
 
 
 def _lines_by_batch(tenant: Tenant) -> Iterator[QuerySet[BatchLine]]:

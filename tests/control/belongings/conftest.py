@@ -17,7 +17,7 @@ from django.utils import timezone
 from base import storage
 from base.ids import uuid7
 from billing import reconcile
-from billing.models import CreditGrant, LedgerTransfer, UsageRecord, UsageRollup, Wallet
+from billing.models import CreditGrant, LedgerTransfer, Rerating, ReratingSum, UsageRecord, UsageRollup, Wallet
 from billing.rating import charge
 from billing.reconcile import _cards
 from billing.services import credits, rollups
@@ -171,6 +171,9 @@ def marked(home, acme, other):
     use(other.tenant, other.project, "base", key=other.key)
     while rollups.consume_usage():
         pass
+    own = adapter.model.name
+    run = Rerating.objects.create(since=at, until=at, ended_at=at, model_names=["base", own], cards={own: "dear"})
+    ReratingSum.objects.create(run=run, tenant=tenant.pk, model=own)
     for row in (tenant, Membership.objects.of(tenant).get(user=owner)):
         LogEntry.objects.create(
             user=other.owner, content_type=ContentType.objects.get_for_model(row), object_id=str(row.pk),

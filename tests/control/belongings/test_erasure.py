@@ -19,19 +19,31 @@ from django.utils import timezone
 from base.errors import ServiceError
 from base.ids import uuid7
 from billing import reconcile
-from billing.models import Hold, Reconciliation, Subscription, Wallet
+from billing.models import (
+    CreditGrant,
+    Hold,
+    LedgerTransfer,
+    Reconciliation,
+    Rerating,
+    Subscription,
+    UsageRecord,
+    Wallet,
+)
 from billing.seals.leaves import Books
-from control.belongings import erasure
+from billing.services import credits
+from control.belongings import erasure, export
 from control.belongings.kinds import NOBODYS, OF_PERSON, OF_TENANT
 from control.belongings.traces import Words
 from gateway.batches.models import Batch, BatchLine
 from gateway.durable.models import KeptAnswer
 from gateway.runtime.models import RefusedRequest
+from routing.models import PublicModel
 from routing.services.catalogue import add_model
 from tenancy.models import APIKey, AuditEvent, Membership, OutgoingMail, SignInLink, Tenant, User
 from tenancy.services import keys, members, tenants
 from tenancy.services.tenants import activate_tenant
-from tests.control.belongings.conftest import EMAIL, MARK, NAME, PERSON, SLUG, books, files_with, join, tables_with
+from tests.control.belongings.conftest import EMAIL, MARK, NAME, PERSON, SLUG, books, files_with, join, tables_with, use
+from tests.control.belongings.test_export import opened, rows
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -79,6 +91,31 @@ def test_after_a_tenants_erasure_nothing_names_it_and_the_books_are_whole(marked
     )
     with pytest.raises(ServiceError, match="erased"):
         activate_tenant(tenant=Tenant.objects.get(pk=marked.tenant.pk))
+
+
+def test_runs_that_rated_anew_name_an_erased_tenants_models_as_its_usage_does(marked, home):
+    before = Rerating.objects.get().model_names[1]
+    end(marked.tenant)
+    run, name = Rerating.objects.get(), PublicModel.objects.get(tenant=marked.tenant).name
+    assert name != before
+    assert UsageRecord.objects.filter(tenant=marked.tenant.pk, model=name).exists()
+    assert (run.model_names, run.cards, run.sums.get().model) == (["base", name], {name: "dear"}, name)
+
+
+def test_what_came_back_to_ended_credit_is_the_tenants_too(acme, home):
+    """It moves between two accounts of the operator's, and has the words of who gave it back."""
+    made = use(acme.tenant, acme.project, "base", key=acme.key)
+    for grant in CreditGrant.objects.filter(wallet__tenant=acme.tenant):
+        credits.void(grant_id=grant.pk, key=f"void {grant.pk}", actor="op", reason="over")
+    credits.refund_request(request=made.request, key="back", actor="op", reason=f"broken, says {PERSON}")
+    beside = LedgerTransfer.objects.get(request=made.request, credit__kind="breakage")
+    _, files = opened(export.of_tenant(acme.tenant))
+    assert [one["reason"] for one in rows(files, "transfers") if one["id"] == beside.pk] == [beside.reason]
+    leaves = leaves_of(acme.tenant)
+    end(acme.tenant)
+    beside.refresh_from_db()
+    assert beside.reason == "erased"
+    assert leaves <= leaves_of(acme.tenant)
 
 
 @pytest.mark.contract
