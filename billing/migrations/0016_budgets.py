@@ -1,37 +1,8 @@
-from datetime import UTC, datetime, time
-
 import base.ids
 import billing.models.budgets
 import django.db.models.deletion
 import django.db.models.functions.datetime
 from django.db import migrations, models
-from django.db.models import Max
-
-CALENDAR = datetime(2001, 1, 1, tzinfo=UTC)
-
-
-def carry_over(apps, schema_editor):
-    """Make of each key's limits budgets of the key, one for each window, with what counts in them now.
-
-    Those without a limit are made as removed: they go on counting. What the release before spends from now on is taken
-    over by periodic work.
-    """
-    models = {name: apps.get_model("billing", name) for name in ("Budget", "SpendBudget", "BudgetWindow")}
-    numbers = dict(models["SpendBudget"].objects.values_list("wallet").annotate(Max("number")))
-    for one in models["Budget"].objects.filter(carried=None).select_related("wallet").iterator(chunk_size=500):
-        for window, begin in (("day", one.day), ("month", one.month), ("total", None)):
-            number = numbers[one.wallet_id] = numbers.get(one.wallet_id, 0) + 1
-            limit = getattr(one, f"{window}_limit")
-            models["SpendBudget"].objects.create(
-                wallet_id=one.wallet_id, tenant=one.wallet.tenant_id, number=number, scope="key", subject=str(one.api_key), window=window,
-                anchor=CALENDAR, amount=limit, thresholds=[], removed_at=datetime.now(UTC) if limit is None else None,
-            )  # fmt: skip
-            minute = 0 if begin is None else int(datetime.combine(begin, time(), UTC).timestamp()) // 60
-            spent = getattr(one, f"{window}_spent")
-            models["BudgetWindow"].objects.create(
-                wallet_id=one.wallet_id, number=number, start=minute, spent=spent, held=0, carried=spent
-            )
-        models["Budget"].objects.filter(pk=one.pk).update(carried=one.total_spent)
 
 
 class Migration(migrations.Migration):
@@ -107,5 +78,4 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('wallet', 'number'), name='spend_budget_number'), models.UniqueConstraint(fields=('wallet', 'scope', 'subject', 'window', 'anchor', 'time_zone', 'is_hard', 'by_operator'), name='spend_budget_once'), models.CheckConstraint(condition=models.Q(('amount', None), ('amount__gte', 0), _connector='OR'), name='spend_budget_not_negative')],
             },
         ),
-        migrations.RunPython(carry_over, migrations.RunPython.noop),
     ]
