@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 from uuid import UUID
 
@@ -14,16 +15,20 @@ from django.db import transaction
 from django.db.models import F, Max, Q, QuerySet
 
 from base import clock
-from billing.models import Budget, BudgetWindow, SpendBudget, Wallet
+from billing.models import Budget, BudgetWindow, Hold, SpendBudget, Wallet
 from billing.periods import CALENDAR, Period, minute_of, window_of, zone
 from billing.services.errors import CreditError
 from billing.services.wallets import lock
 from billing.writer.operations import Bearing, BudgetTerms
-from billing.writer.view import Count, Windows, read_windows
+from billing.writer.view import Count, Windows, names_in, read_windows
 
 MOST_BUDGETS = 200
 """Budgets that a tenant may have besides those of its keys: each request's are looked up among them."""
-MOST_COUNTING = 1_000  # with those that were removed
+MOST_COUNTING = 2 * MOST_BUDGETS  # with those that were removed
+MOST_OF_ONE = 50
+"""Budgets for the same tenant, project, key, member, end user or models that count: each such request's counts in all
+of them.
+"""
 MOST_PERCENT = 100
 _CHUNK = 500  # rows that a query names
 _Scope, _Window = SpendBudget.Scope, SpendBudget.Window
@@ -185,10 +190,17 @@ def make_budget(
         raise BudgetError("scope", f"There is such a budget already, “{present}”: change that one.")
     if scope != _Scope.KEY:
         _check_room(mine.exclude(scope=_Scope.KEY), is_new=present is None)
-    if present is None:
-        number = (mine.aggregate(last=Max("number"))["last"] or 0) + 1
-        return SpendBudget.objects.create(wallet_id=wallet, tenant=owner, number=number, **same, **terms)
-    return _put(present, **terms, removed_at=None)
+    if present is not None:
+        return _put(present, **terms, removed_at=None)
+    number = (mine.aggregate(last=Max("number"))["last"] or 0) + 1
+    made = SpendBudget(wallet_id=wallet, tenant=owner, number=number, **same, **terms)
+    if not _is_limit(made) and mine.filter(scope=scope, subject=subject).count() >= MOST_OF_ONE:
+        raise BudgetError(
+            "scope", f"{MOST_OF_ONE} budgets were made for the same, the most that count: make a removed one again."
+        )
+    made.save(force_insert=True)
+    _tell_former(made, amount)
+    return made
 
 
 def _check_room(others: QuerySet[SpendBudget], *, is_new: bool) -> None:
@@ -230,9 +242,11 @@ def remove_budget(budget: SpendBudget) -> SpendBudget:
 
 def _put(budget: SpendBudget, **change: Any) -> SpendBudget:
     """Save a change of a budget, and have the wallet's row say it in the windows that it keeps; it is locked."""
+    _tell_former(budget, None)
     for name, value in change.items():
         setattr(budget, name, value)
     budget.save(update_fields=list(change))
+    _tell_former(budget, budget.amount)
 
     def told(name: str, count: Count) -> Count:
         if not name.startswith(f"{budget.number}."):
@@ -301,9 +315,13 @@ def set_key_limits(*, wallet: UUID, api_key: UUID, limits: SpendLimits) -> None:
     Raises WalletNotFoundError.
     """
     lock(wallet)
+    Budget.objects.filter(api_key=api_key).update(**{one.name: getattr(limits, one.name) for one in fields(limits)})
+    if limits != SpendLimits() or _limits().filter(wallet=wallet, subject=str(api_key)).exists():
+        _set_limits(wallet, api_key, limits)
+
+
+def _set_limits(wallet: UUID, api_key: UUID, limits: SpendLimits) -> None:
     mine = {one.window: one for one in _limits().filter(wallet=wallet, subject=str(api_key))}
-    if not mine and limits == SpendLimits():
-        return
     for window in _OF_KEYS:
         amount = getattr(limits, f"{window}_limit")
         present = mine.get(window) or make_budget(
@@ -311,7 +329,6 @@ def set_key_limits(*, wallet: UUID, api_key: UUID, limits: SpendLimits) -> None:
         )
         if present.amount != amount:
             _put(present, amount=amount, removed_at=clock.now() if amount is None else None)
-    Budget.objects.filter(api_key=api_key).update(**{one.name: getattr(limits, one.name) for one in fields(limits)})
 
 
 def _limits() -> QuerySet[SpendBudget]:
@@ -320,22 +337,57 @@ def _limits() -> QuerySet[SpendBudget]:
     return SpendBudget.objects.filter(calendar, scope=_Scope.KEY, is_hard=True, by_operator=False)
 
 
+def _is_limit(budget: SpendBudget) -> bool:
+    """Return whether it is among `_limits`."""
+    calendar = budget.anchor == calendar_anchor("UTC") and budget.time_zone == "UTC" and budget.window in _OF_KEYS
+    return calendar and budget.scope == _Scope.KEY and budget.is_hard and not budget.by_operator
+
+
+# -- while gateways of the release before run too ----------------------------------------------------------------------
+
+
 def take_over() -> int:
-    """Count in keys' budgets what gateways of the release before spent of them since the last time, in the windows of
-    now; return of how many keys there was any. Periodic work of the time in which both releases run.
+    """Have budgets say what processes of the release before did since the last time: limits of keys that they set,
+    what they spent of them, and what they closed of new holds. Return in how many keys and wallets there was any.
+
+    Periodic work of the time in which both releases run.
     """
-    changed = Budget.objects.exclude(total_spent=F("carried")).exclude(carried=None)
-    return sum(_take_over(pk, wallet) for pk, wallet in list(changed.values_list("pk", "wallet")[:500]))
+    return sum(_take_over(*one) for one in islice(_changed(), _CHUNK)) + sum(map(_recount, _miscounted()))
+
+
+def _tell_former(budget: SpendBudget, amount: int | None) -> None:
+    """Write a key's limit where the release before reads it, so that what differs there was written by that one."""
+    if _is_limit(budget):
+        former = Budget.objects.filter(wallet=budget.wallet_id, api_key=UUID(budget.subject))
+        former.update(**{f"{budget.window}_limit": amount})
+
+
+def _changed() -> Iterator[tuple[UUID, UUID]]:
+    """Yield former keys' limits, and their wallets, where something is to be taken over."""
+    former = list(Budget.objects.order_by("pk"))
+    for start in range(0, len(former), _CHUNK):
+        part = former[start : start + _CHUNK]
+        named = _limits().filter(subject__in=[str(one.api_key) for one in part])
+        amounts = {(one[0], one[1]): one[2] for one in named.values_list("subject", "window", "amount")}
+        for one in part:
+            present = SpendLimits(*(amounts.get((str(one.api_key), window)) for window in _OF_KEYS))
+            if one.carried != one.total_spent or _limits_of(one) != present:
+                yield one.pk, one.wallet_id
+
+
+def _limits_of(former: Budget) -> SpendLimits:
+    return SpendLimits(former.day_limit, former.month_limit, former.total_limit)
 
 
 @transaction.atomic
 def _take_over(pk: UUID, wallet: UUID) -> bool:
     lock(wallet)
     one = Budget.objects.get(pk=pk)
-    more = one.total_spent - (one.carried or 0)
+    _set_limits(wallet, one.api_key, _limits_of(one))
     kept = read_windows(Wallet.objects.values_list("windows", flat=True).get(pk=wallet))
     for standing in standings(_limits().filter(wallet=wallet, subject=str(one.api_key))):
         budget, start = standing.budget, minute_of(standing.period.start)
+        more = _more(one, standing)
         spent = standing.spent + more
         kept[f"{budget.number}.{start}"] = Count(spent, standing.held, budget.amount, budget.is_hard)
         row, _ = BudgetWindow.objects.get_or_create(
@@ -344,4 +396,54 @@ def _take_over(pk: UUID, wallet: UUID) -> bool:
         BudgetWindow.objects.filter(pk=row.pk).update(carried=F("carried") + more)
     Wallet.objects.filter(pk=wallet).update(windows=msgspec.json.encode(kept).decode())
     Budget.objects.filter(pk=pk).update(carried=one.total_spent)
-    return more != 0
+    return True
+
+
+def _more(former: Budget, standing: Standing) -> int:
+    """Return what the release before spent in the window that isn't taken over; the first time, by its own windows."""
+    window = standing.budget.window
+    if former.carried is not None or window == _Window.TOTAL:
+        return former.total_spent - (former.carried or 0)
+    begun, spent = (former.day, former.day_spent) if window == _Window.DAY else (former.month, former.month_spent)
+    return spent if begun == standing.period.start.date() else 0
+
+
+def _miscounted() -> set[UUID]:
+    """Return the wallets in whose windows more or less seems to be held than their open holds do: the release before
+    gives nothing back where it closes a hold of this one.
+    """
+    kept = Wallet.objects.filter(windows__regex=_SOMETHING_HELD).values_list("pk", "windows")
+    counted = {(pk, name): count.held for pk, text in kept for name, count in read_windows(text).items()}
+    away = BudgetWindow.objects.filter(held__gt=0).values_list("wallet", "number", "start", "held")
+    for wallet, number, start, held in away:
+        counted.setdefault((wallet, f"{number}.{start}"), held)
+    holding: dict[tuple[UUID, str], int] = defaultdict(int)
+    for wallet, text, amount in Hold.objects.exclude(windows=None).values_list("wallet", "windows", "amount"):
+        for name in names_in(text or ""):
+            holding[wallet, name] += amount
+    return {wallet for (wallet, name), held in counted.items() if held != holding[wallet, name]}
+
+
+_SOMETHING_HELD = r"\[-?[0-9]+,-?[1-9]"
+
+
+@transaction.atomic
+def _recount(wallet: UUID) -> bool:
+    """Have the wallet's windows count what its open holds hold; return whether one counted something else."""
+    lock(wallet)
+    holding: dict[str, int] = defaultdict(int)
+    for text, amount in Hold.objects.filter(wallet=wallet).exclude(windows=None).values_list("windows", "amount"):
+        for name in names_in(text or ""):
+            holding[name] += amount
+    kept = read_windows(Wallet.objects.values_list("windows", flat=True).get(pk=wallet))
+    is_wrong = False
+    for name, count in kept.items():
+        is_wrong |= count.held != holding[name]
+        count.held = holding[name]
+    if is_wrong:
+        Wallet.objects.filter(pk=wallet).update(windows=msgspec.json.encode(kept).decode())
+    for row in BudgetWindow.objects.filter(wallet=wallet, held__gt=0):
+        if (held := holding[str(row)]) != row.held:
+            is_wrong |= str(row) not in kept
+            BudgetWindow.objects.filter(pk=row.pk).update(held=held)
+    return is_wrong

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.management import call_command
 from django.db import connection, transaction
+from django.db.migrations.recorder import MigrationRecorder
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from base.ids import uuid7
 from billing import reconcile
-from billing.models import Budget, BudgetWindow, SpendBudget, Wallet
+from billing.models import Budget, BudgetWindow, Hold, SpendBudget, Wallet
 from billing.periods import window_of
 from billing.services import budgets
 from billing.services.budgets import BudgetError, SpendLimits
@@ -220,7 +221,7 @@ def test_what_keys_spent_before_the_upgrade_is_carried_over_and_taken_over_while
     counted = {"day": today, "day_spent": 10, "month": today.replace(day=1), "month_spent": 20, "total_spent": 30}
     limits = {"day_limit": 100, "month_limit": None, "total_limit": 300}
     try:
-        call_command("migrate", "billing", "0009_plan_moves", verbosity=0)
+        call_command("migrate", "billing", "0015_money_in", verbosity=0)
         with connection.cursor() as cursor:
             names = ["id", "wallet_id", "api_key", "held", *limits, *counted]
             values = [uuid7(), wallet.pk, key, 0, *limits.values(), *counted.values()]
@@ -234,6 +235,9 @@ def test_what_keys_spent_before_the_upgrade_is_carried_over_and_taken_over_while
     spending = budgets.of_keys([key])[key]
     assert (spending.limits, spending.day, spending.month, spending.total) == (SpendLimits(100, None, 300), 10, 20, 30)
     assert reconcile.check(connection, recompute=False) == []
+    MigrationRecorder.Migration.objects.filter(app="billing", name="0017_carry_budgets").delete()
+    call_command("migrate", verbosity=0, interactive=False)
+    assert budgets.of_keys([key])[key] == spending, "repeated it changes nothing"
     Budget.objects.update(day_spent=15, month_spent=25, total_spent=35)
     assert (budgets.take_over(), budgets.take_over()) == (1, 0)
     bearing = list(SpendBudget.objects.filter(wallet=wallet))
@@ -241,8 +245,67 @@ def test_what_keys_spent_before_the_upgrade_is_carried_over_and_taken_over_while
     assert reconcile.check(connection, recompute=False) == []
 
 
+def test_limits_that_the_release_before_sets_are_taken_over_and_those_of_this_one_stay():
+    wallet, key = make_wallet(credit=1000), uuid.uuid4()
+    today = datetime.now(UTC).date()
+    counted = {"day": today, "day_spent": 10, "month": date(2026, 1, 1), "month_spent": 20, "total_spent": 30}
+    Budget.objects.create(wallet=wallet, api_key=key, day_limit=100, **counted)
+
+    def limits():
+        budgets.take_over()
+        assert budgets.take_over() == 0
+        return budgets.of_keys([key])[key].limits
+
+    assert limits() == SpendLimits(day_limit=100)
+    spending = budgets.of_keys([key])[key]
+    assert (spending.day, spending.month, spending.total) == (10, 0, 30)
+    Budget.objects.update(day_limit=None, total_limit=90)
+    assert limits() == SpendLimits(total_limit=90)
+    budgets.change_budget(SpendBudget.objects.get(window="total"), amount=80)
+    assert limits() == SpendLimits(total_limit=80)
+    budgets.change_budget(SpendBudget.objects.get(window="total"), is_hard=False)
+    assert limits() == SpendLimits()
+    budgets.set_key_limits(wallet=wallet.pk, api_key=key, limits=SpendLimits(day_limit=40))
+    assert limits() == SpendLimits(day_limit=40)
+    bearing = list(SpendBudget.objects.filter(wallet=wallet))
+    assert apply_now([of_budgets(reserve(wallet, 500, least=1), *bearing)]) == [Held(30, 970)]
+    assert reconcile.check(connection, recompute=False) == []
+
+
+def test_what_the_release_before_closes_of_new_holds_is_given_back(monkeypatch):
+    monkeypatch.setattr(changes_module, "MOST_KEPT", 2)
+    wallet = make_wallet(credit=1000)
+    many = [make_budget(wallet, 100, scope="end_user", subject=f"{n}") for n in range(5)]
+    held = [of_budgets(reserve(wallet, 30), one) for one in many for _ in range(2)]
+    for one in held:
+        apply_now([one])
+    assert budgets.take_over() == 0
+    Hold.objects.filter(pk__in=[one.request for one in held[::2]]).delete()  # as it knows no windows
+    Wallet.objects.filter(pk=wallet.pk).update(held=150)
+    assert [counts(one) for one in many] == [(60, 0)] * 5
+    assert (budgets.take_over(), budgets.take_over()) == (1, 0)
+    assert [counts(one) for one in many] == [(30, 0)] * 5
+    assert apply_now([settle(one, 20) for one in held[1::2]])[-1] == Settled(20, 900, 0)
+    assert [counts(one) for one in many] == [(0, 20)] * 5
+
+
+def test_budgets_for_the_same_are_bounded_with_those_that_were_removed(monkeypatch):
+    monkeypatch.setattr(budgets, "MOST_OF_ONE", 2)
+    wallet, key = make_wallet(), uuid.uuid4()
+    budgets.remove_budget(make_budget(wallet, 1, "day"))
+    make_budget(wallet, 1, "week")
+    with pytest.raises(BudgetError, match="2 budgets were made for the same"):
+        make_budget(wallet, 1, "month")
+    make_budget(wallet, 1, "day")
+    make_budget(wallet, 1, "day", scope="member", subject="another")
+    budgets.set_key_limits(wallet=wallet.pk, api_key=key, limits=SpendLimits(1, 2, 3))
+    with pytest.raises(BudgetError, match="2 budgets were made for the same"):
+        make_budget(wallet, 1, "week", scope="key", subject=str(key))
+
+
 WINDOWS = ("day", "week", "month", "total")
 SCOPES = ("tenant", "project", "key", "member", "end_user", "models")
+SUBJECTS = {"key": str(uuid.uuid4())}
 ZONES = ("UTC", "Europe/Berlin", "Australia/Lord_Howe", "America/New_York")
 amounts = st.integers(0, 60)
 which = st.integers(0, 5)
@@ -283,7 +346,7 @@ class Spending(RuleBasedStateMachine):
         is_hard=st.sampled_from([True, True, False]),
     )  # fmt: skip
     def make(self, scope, window, zone, limit, is_hard):
-        terms = {"scope": scope, "time_zone": zone, "is_hard": is_hard, "subject": scope}
+        terms = {"scope": scope, "time_zone": zone, "is_hard": is_hard, "subject": SUBJECTS.get(scope, scope)}
         try:
             made = make_budget(self.wallet, limit, window, **terms)
         except BudgetError:
@@ -396,7 +459,7 @@ def test_any_operations_and_budgets_count_as_the_requests_do():
 def walk():
     """Go one way that leads past each guard."""
     machine = Spending()
-    machine.begin("2030-03-30T22:30")
+    machine.begin("2030-06-29T21:30")  # in summer, as days are counted from a midnight of winter
     try:
         machine.make("key", "day", "Europe/Berlin", 30, is_hard=True)
         machine.make("tenant", "total", "UTC", 100, is_hard=True)
