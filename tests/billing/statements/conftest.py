@@ -8,15 +8,17 @@ import pytest
 
 from base import clock as database_clock
 from base.ids import uuid7
+from billing.models import UsageRecord, prices_of
 from billing.rating import CardPrices, charge
 from billing.services import cards, credits
 from billing.statements import jsonl, months
 from billing.verify import sluice_verify
 from billing.writer.apply import apply_now
-from billing.writer.operations import EndFacts, RequestFacts, Reserve, Settle, TrueUp
+from billing.writer.operations import EndFacts, RequestFacts, Rerate, Reserve, Settle, Settled, TrueUp
 
 CLASSES = {"input": 1_000, "cache_read": 333, "output": 77, "reasoning": 10}
 RATES = {0: {"input": 3_000_000, "cache_read": 300_000, "output": 12_000_001}, 5_000: {"input": 6, "output": 7}}
+LONG = {"input": 6_000, "output": 5}
 SOME = uuid7()
 
 
@@ -58,6 +60,25 @@ class Shop:
         amount = charge(classes, self.card, made.multiplier_bp)
         apply_now([TrueUp(made.request, self.wallet.pk, amount, classes)])
 
+    def refund(self, made, amount=None):
+        number = next(self.numbers)
+        said = {"actor": "sam@example.com", "reason": "a broken answer"}
+        return credits.refund_request(request=made.request, amount=amount, key=f"refund-{number}", **said)
+
+    def rerate(self, made, classes, times=2):
+        """Price a request by another version of the card, whose rates are so many times as high."""
+        rates = {start: {name: rate * times for name, rate in tier.items()} for start, tier in RATES.items()}
+        version = cards.publish(f"dear-{next(self.numbers)}", rates, request_fee=100)
+        card = prices_of([version.pk])[version.pk]
+        last = UsageRecord.objects.filter(request=made.request).order_by("-revision").first()
+        op = Rerate(
+            request=made.request, wallet=self.wallet.pk, revision=last.revision, card_version=card.id, run=uuid7(),
+            charge=charge(classes, card, made.multiplier_bp), multiplier_bp=made.multiplier_bp, actor="sam@example.com",
+            reason="the right price",
+        )  # fmt: skip
+        [answer] = apply_now([op])
+        assert isinstance(answer, Settled)
+
     def seal(self):
         """Do what the job does; the clock says which days are over."""
         months.turn(self.wallet.pk)
@@ -80,18 +101,23 @@ def busy(shop):
     shop.at("10-31 23:10")
     shop.give(500_000, reason="welcome", actor="sam@example.com")
     shop.give(12_000, kind="plan", expires_at=datetime(2026, 11, 20, tzinfo=UTC), priority=0)
-    shop.serve()
+    first = shop.serve()
     shop.at("11-01 00:00")
     shop.serve(end_user="somebody")
     shop.at("11-03 10:00")
     estimated = [shop.serve(exact=False) for _ in range(2)]
     shop.serve({}, waived=True)
-    shop.serve({"input": 6_000, "output": 5})
+    long = shop.serve(LONG)
     shop.at("11-04 09:00")
     shop.correct(estimated[0], CLASSES | {"output": 500})
     shop.at("11-20 00:01")
     months.turn(shop.wallet.pk)
     shop.correct(estimated[1], {"input": 10})  # its grant has ended since: a part goes to breakage
+    shop.at("11-25 10:00")
+    shop.refund(long, 40)
+    shop.rerate(estimated[0], CLASSES | {"output": 500})
+    shop.rerate(long, LONG)  # 40 of its new price stay refunded
+    shop.refund(first)  # its grant has ended too
     shop.at("12-01 12:00")
     shop.serve(multiplier_bp=5_000)
     shop.at("12-02 00:30")

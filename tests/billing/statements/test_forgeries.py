@@ -1,4 +1,4 @@
-"""Ten forgeries of a statement: the verifier finds each, and says where and what is wrong."""
+"""Forgeries of a statement: the verifier finds each, and says where and what is wrong."""
 
 from __future__ import annotations
 
@@ -92,6 +92,29 @@ def test_a_flipped_field_is_found_by_its_leaf(forged, verify):
     place = forged.at("record", 1)
     forged.lines[place]["project"] = str(uuid7())
     found(verify, forged, place, "this record was changed: its fields don't make its leaf")
+
+
+def test_a_refund_that_was_taken_back_is_found_by_the_price(forged, verify):
+    place = forged.at("record", 0, refunded=40)
+    forged.lines[place]["refunded"] = 0
+    forged.hash(place)
+    found(verify, forged, place, "µcr were charged, and its tokens cost")
+
+
+def test_a_correction_of_another_charge_is_found_by_its_transfers(busy, verify):
+    """As long as the day isn't sealed, whoever makes the statement may compute all sums anew."""
+    made = busy.serve()
+    busy.refund(made, 1_000)
+    forged = Forged(busy.statement("2026-12"))
+    place = forged.at("record", request=str(made.request), revision=1)
+    forged.lines[place]["was"] += 5
+    forged.hash(place)
+    line = forged.at("usage", **{"class": "correction"})
+    found(verify, forged, line, "are not those of the records")
+    forged.lines[line]["charge"] -= 5
+    code, said = verify(forged.text)
+    assert code == 1
+    assert f"the charge of request {made.request} and its transfers differ by" in said
 
 
 def test_a_changed_row_that_was_hashed_anew_is_found_by_the_seal(forged, verify):

@@ -29,7 +29,8 @@ def lines_of(text):
 @given(
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["give", "plan", "serve", "estimate", "correct", "waive", "day"]), st.integers(1, 4_000)
+            st.sampled_from(["give", "plan", "serve", "estimate", "correct", "refund", "rerate", "waive", "day"]),
+            st.integers(1, 4_000),
         ),
         min_size=1,
         max_size=14,
@@ -41,7 +42,7 @@ def test_whatever_happens_the_statements_carry_the_wallet(steps, tmp_path_factor
     try:
         with transaction.atomic():
             shop = Shop(wallets.open_wallet(tenant_id=make_tenant().pk), MovedClock(saved))
-            day, estimated = 20, []
+            day, estimated, served = 20, [], []
             _set(shop, day)
             shop.give(5_000)
             for what, number in steps:
@@ -52,9 +53,16 @@ def test_whatever_happens_the_statements_carry_the_wallet(steps, tmp_path_factor
                         ends = datetime(2026, 10, 1, tzinfo=UTC) + (day + 2) * _DAY
                         shop.give(number, kind="plan", expires_at=ends, priority=0)
                     case "serve" | "estimate":
-                        made = shop.serve({"input": number, "output": number // 7}, exact=what == "serve")
+                        classes = {"input": number, "output": number // 7}
+                        made = shop.serve(classes, exact=what == "serve")
                         if what == "estimate":
                             estimated.append(made)
+                        else:
+                            served.append((made, classes))
+                    case "refund" if served:
+                        shop.refund(served[-1][0], 1 + number % 100)
+                    case "rerate" if served:
+                        shop.rerate(*served.pop(), times=1 + number % 3)
                     case "correct" if estimated:
                         shop.correct(estimated.pop(), {"input": number})
                     case "waive":
