@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from django.db.models import Q, QuerySet, Subquery
+from django.db.models import OuterRef, Q, QuerySet, Subquery
 
 from billing.codes import Code
 from billing.models import ErasedWords, LedgerAccount, LedgerTransfer, RateCardVersion, UsageRecord
@@ -153,16 +153,6 @@ class Books:
             pk: str(wallet) for pk, wallet in self._wallets.items()
         }
 
-    def first_at(self, since: datetime) -> datetime | None:
-        """Return when the first row at or after `since` was booked."""
-        records = UsageRecord.objects.filter(tenant=self.tenant, settled_at__gte=since).order_by("settled_at")
-        found = list(records.values_list("settled_at", flat=True)[:1])
-        for side in ("debit", "credit"):
-            for account in self._wallets:
-                rows = LedgerTransfer.objects.filter(**{side: account}, booked_at__gte=since).order_by("booked_at")
-                found += rows.values_list("booked_at", flat=True)[:1]
-        return min(found, default=None)
-
     def leaves(
         self, since: datetime, until: datetime, place: tuple[datetime, int, int] | None = None
     ) -> Iterator[Leaf]:
@@ -258,6 +248,22 @@ class Books:
         for some in chunks:
             kept = _kept(kind, [row for row in some if any(row[-2:])])
             yield from ((row, kept) for row in some)
+
+
+def first_booked(tenant: UUID, since: datetime, *others: Any) -> tuple[datetime | None, list[Any]]:
+    """Return when the tenant's first row at or after `since` was booked, with the values of `others`: expressions that
+    the same query reads, none of which are there where the tenant has no wallet.
+    """
+    records = UsageRecord.objects.filter(tenant=tenant, settled_at__gte=since).order_by("settled_at")
+    rows = LedgerTransfer.objects.filter(booked_at__gte=since).order_by("booked_at").values("booked_at")
+    firsts = (
+        Subquery(records.values("settled_at")[:1]),
+        Subquery(rows.filter(debit=OuterRef("pk"))[:1]),
+        Subquery(rows.filter(credit=OuterRef("pk"))[:1]),
+    )
+    found = list(LedgerAccount.objects.filter(wallet__tenant=tenant).values_list(*firsts, *others))
+    moments = [moment for one in found for moment in one[: len(firsts)] if moment is not None]
+    return min(moments, default=None), list(found[0][len(firsts) :]) if found else []
 
 
 def _chunks(rows: QuerySet[Any], moment: str, columns: tuple[str, ...]) -> Iterator[list[tuple[Any, ...]]]:

@@ -21,7 +21,7 @@ from base.heartbeat import touch_heartbeat
 from billing.models import LedgerSeal, Wallet
 from billing.seals import tree
 from billing.seals.keys import latest, private_key, text_of
-from billing.seals.leaves import Books, Leaf
+from billing.seals.leaves import Books, Leaf, first_booked
 
 SEAL_TEXT = "sluice-seal-1"
 NOTHING = "0" * 64
@@ -68,7 +68,7 @@ def seal_tenant(tenant: UUID, most: int = MOST_DAYS) -> datetime | None:
         return None
     books, last = Books(tenant), last_seal(tenant)
     for _ in range(most):
-        first = books.first_at(midnight(last.day + _DAY) if last else BEGINNING)
+        first, _ = first_booked(tenant, midnight(last.day + _DAY) if last else BEGINNING)
         if first is None or first >= until:
             return until
         seal_day(books, first.astimezone(UTC).date(), last)

@@ -42,9 +42,7 @@ class LedgerPage:
 
 def ledger_of(wallet: UUID, *, limit: int = 50, before: LedgerCursor | None = None) -> LedgerPage:
     """Return a page of the wallet's transfers with the running balance, which ends at what the wallet has posted."""
-    account = LedgerAccount.objects.filter(wallet=wallet).values_list("pk", flat=True).first()
-    if account is None:
-        return LedgerPage([], None)
+    account = Subquery(LedgerAccount.objects.filter(wallet=wallet).values("pk")[:1])
     older = LedgerTransfer.objects.order_by("-booked_at", "-id")
     if before is not None:
         # Compared inside the database: SQLite's clock writes times with fewer digits than Django does.
@@ -53,14 +51,14 @@ def ledger_of(wallet: UUID, *, limit: int = 50, before: LedgerCursor | None = No
     # The wallet in the same statement, so that its balance includes exactly these transfers.
     found = list(
         LedgerTransfer.objects.filter(pk__in=_newest_of_both_sides(older, account, limit + 1))
-        .annotate(posted=Subquery(Wallet.objects.filter(pk=wallet).values("posted")))
+        .annotate(posted=Subquery(Wallet.objects.filter(pk=wallet).values("posted")), account=account)
         .select_related("grant")
         .order_by("-booked_at", "-id")[: limit + 1]
     )
     lines: list[LedgerLine] = []
     running = before.balance if before is not None else (found[0].posted if found else 0)
     for transfer in found[:limit]:
-        amount = transfer.amount if transfer.credit_id == account else -transfer.amount
+        amount = transfer.amount if transfer.credit_id == transfer.account else -transfer.amount
         lines.append(LedgerLine(transfer, amount, running))
         running -= amount
     if len(found) <= limit:
@@ -68,7 +66,7 @@ def ledger_of(wallet: UUID, *, limit: int = 50, before: LedgerCursor | None = No
     return LedgerPage(lines, LedgerCursor(lines[-1].transfer.pk, running))
 
 
-def _newest_of_both_sides(transfers: QuerySet[LedgerTransfer], account: UUID, limit: int) -> RawSQL:
+def _newest_of_both_sides(transfers: QuerySet[LedgerTransfer], account: Subquery, limit: int) -> RawSQL:
     """Return the ids of an account's newest `limit` debits and `limit` credits among `transfers`.
 
     A union walks each side's own index. PostgreSQL reads the whole table for an OR of the two, and Django can't

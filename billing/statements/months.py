@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max
+from django.db.models import Max, QuerySet, Subquery
 
 from base import clock
 from billing.models import LedgerSeal, Statement, Subscription, Wallet
 from billing.periods import zone
 from billing.seals import sealing
-from billing.seals.leaves import Books
+from billing.seals.leaves import Books, first_booked
 from billing.seals.sealing import BEGINNING, midnight
 from billing.statements.sums import Sums
 
@@ -81,7 +81,7 @@ def month_of(tenant: UUID, first: date) -> Month:
     made = Statement.objects.filter(tenant=tenant, month=first).first()
     if made is not None:
         return Month.of(made)
-    found = next((month for month in _drafts(tenant) if month.first == first), None)
+    found = next((month for month in _drafts(tenant, statements_of(tenant, 1)) if month.first == first), None)
     if found is None:
         raise NoStatementError(f"month: nothing was booked in {first:%Y-%m}, or it lies ahead")
     return replace(found, opening=_balance_at(tenant, found.begins_at))
@@ -92,36 +92,42 @@ def statements_of(tenant: UUID, most: int) -> list[Statement]:
     return list(Statement.objects.filter(tenant=tenant).order_by("-month").defer("sums")[:most])
 
 
-def drafts_of(tenant: UUID) -> list[str]:
-    """Return the names of the months that have no statement yet, that of now first."""
-    return [month.name for month in _drafts(tenant)][::-1]
+def drafts_of(tenant: UUID, statements: Sequence[Statement]) -> list[str]:
+    """Return the names of the months that have no statement yet, that of now first; `statements` are the tenant's
+    latest. One query.
+    """
+    return [month.name for month in _drafts(tenant, statements)][::-1]
 
 
-def _drafts(tenant: UUID) -> Iterator[Month]:
+def _drafts(tenant: UUID, statements: Sequence[Statement]) -> Iterator[Month]:
     """Yield the months behind the last statement up to the one that runs, in turn, their opening balance left out."""
-    now = clock.now()
-    month = _first_open(tenant)
-    while month is not None and month.begins_at <= now:
+    subscriptions = _subscriptions(tenant).values("time_zone")[:1]
+    begun, rest = first_booked(tenant, BEGINNING, Subquery(subscriptions), clock.now_in_query())
+    if begun is None:
+        return
+    time_zone, now = rest
+    month = _first_behind(tenant, statements, begun, time_zone or "UTC")
+    while month.begins_at <= clock.parsed(now):
         yield month
-        month = _following(month, 0)
+        month = _following(month, 0, month.time_zone)
 
 
 def _first_open(tenant: UUID) -> Month | None:
     """Return the month after the last statement, or that of the first row; None where nothing was booked."""
-    last = Statement.objects.filter(tenant=tenant).order_by("-month").defer("sums").first()
-    if last is not None:
-        return _following(Month.of(last), last.closing)
-    begun = Books(tenant).first_at(BEGINNING)
-    if begun is None:
-        return None
-    name = time_zone_of(tenant)
-    first = begun.astimezone(zone(name)).date().replace(day=1)
-    return Month(tenant, first, name, _begin(first, name), _begin(_after(first), name), 0)
+    begun, _ = first_booked(tenant, BEGINNING)
+    return None if begun is None else _first_behind(tenant, statements_of(tenant, 1), begun, time_zone_of(tenant))
 
 
-def _following(before: Month, opening: int) -> Month:
-    first, name = _after(before.first), time_zone_of(before.tenant)
-    return Month(before.tenant, first, name, before.ends_at, _begin(_after(first), name), opening)
+def _first_behind(tenant: UUID, statements: Sequence[Statement], begun: datetime, time_zone: str) -> Month:
+    if statements:
+        return _following(Month.of(statements[0]), statements[0].closing, time_zone)
+    first = begun.astimezone(zone(time_zone)).date().replace(day=1)
+    return Month(tenant, first, time_zone, _begin(first, time_zone), _begin(_after(first), time_zone), 0)
+
+
+def _following(before: Month, opening: int, time_zone: str) -> Month:
+    first = _after(before.first)
+    return Month(before.tenant, first, time_zone, before.ends_at, _begin(_after(first), time_zone), opening)
 
 
 def _balance_at(tenant: UUID, moment: datetime) -> int:
@@ -143,8 +149,11 @@ def _begin(first: date, name: str) -> datetime:
 
 def time_zone_of(tenant: UUID) -> str:
     """Return the time zone of the tenant's latest subscription, UTC without one."""
-    latest = Subscription.objects.filter(tenant=tenant).order_by("-anchor", "-pk")
-    return latest.values_list("time_zone", flat=True).first() or "UTC"
+    return _subscriptions(tenant).values_list("time_zone", flat=True).first() or "UTC"
+
+
+def _subscriptions(tenant: UUID) -> QuerySet[Subscription]:
+    return Subscription.objects.filter(tenant=tenant).order_by("-anchor", "-pk")
 
 
 def close_months(tenant: UUID, sealed_until: datetime) -> int:

@@ -51,8 +51,9 @@ class StatementsView(TenantView):
     def get(self, request: Request) -> Response:
         """List the latest statements."""
         tenant = self.tenant.id
-        found = {"data": months.statements_of(tenant, MOST_LISTED), "drafts": months.drafts_of(tenant)}
-        return Response(StatementsSerializer(found).data)
+        found = months.statements_of(tenant, MOST_LISTED)
+        shown = {"data": found, "drafts": months.drafts_of(tenant, found)}
+        return Response(StatementsSerializer(shown).data)
 
 
 class AnyRenderer(JSONRenderer):

@@ -44,7 +44,7 @@ SHOWN_DAYS = 14
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """A tenant's spending: the rows of each hour with usage in the last SHOWN_DAYS days of UTC."""
+    """A tenant's spending: the rows of each hour with usage in the last SHOWN_DAYS days and the month, both of UTC."""
 
     rows: Sequence[TimeSum]
     now: datetime
@@ -53,7 +53,8 @@ class Spending:
     def of(cls, tenant: UUID) -> Spending:
         """Return the tenant's; one query."""
         now = timezone.now().astimezone(UTC)
-        since = now.replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=SHOWN_DAYS - 1)
+        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        since = min(today - timedelta(days=SHOWN_DAYS - 1), today.replace(day=1))
         return cls(usage_by("hour", tenant, since, now), now)
 
     def by_day(self) -> dict[datetime, int]:
@@ -61,7 +62,8 @@ class Spending:
         today = self.now.replace(hour=0, minute=0, second=0, microsecond=0)
         found = {today - timedelta(days=back): 0 for back in range(SHOWN_DAYS - 1, -1, -1)}
         for row in self.rows:
-            found[row.at.replace(hour=0)] += row.charge
+            if (at := row.at.replace(hour=0)) in found:
+                found[at] += row.charge
         return found
 
     def since(self, moment: datetime) -> tuple[int, int]:
@@ -210,8 +212,7 @@ def billing(request: HttpRequest, place: Place) -> HttpResponse:
     balance, subscription = context["balance"], active_subscription(place.tenant)
     spending = Spending.of(place.tenant.id)
     month = spending.now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    rows = usage_by("month", place.tenant.id, month, spending.now)
-    spent = sum(row.charge for row in rows)
+    spent = sum(row.charge for row in spending.rows if row.at >= month)
     usage = f"{reverse('console-usage')}?from={month.date()}&to={spending.now.date()}"
     usage += "".join(f"&{name}={value}" for name, value in place.name.items())
     tiles = [

@@ -179,11 +179,11 @@ def list_of(tenant: Tenant, address: Callable[[str], str], file: Callable[[str, 
         Column("State", "state"),
         Column("Files", "buttons", is_hidden=True),
     ]
-    rows = []
-    for name in months.drafts_of(tenant.pk):
+    rows, found = [], months.statements_of(tenant.pk, MOST_LISTED)
+    for name in months.drafts_of(tenant.pk, found):
         files = [Button("To verify", file(name, "jsonl"), f"for {name}")]
         rows.append(Row([Cell(name, address(name)), None, None, None, State("draft", "active"), files]))
-    for one in months.statements_of(tenant.pk, MOST_LISTED):
+    for one in found:
         name = f"{one.month:%Y-%m}"
         files = [Button("To verify", file(name, "jsonl"), f"for {name}")]
         state = State("final", "good")

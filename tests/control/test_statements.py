@@ -58,8 +58,8 @@ def test_a_tenant_finds_its_statements_on_billing(acme, shop):
 
 def test_only_who_sees_the_wallet_sees_statements(acme, shop, other):
     for client in (other.client(), Client()):
-        assert client.get("/billing/statements/2026-11/").status_code != 200
-    assert other.client().get("/billing/statements/2026-11/jsonl/").status_code == 404
+        assert client.get("/billing/statements/2026-10/").status_code != 200
+    assert other.client().get("/billing/statements/2026-10/jsonl/").status_code == 404
 
 
 def test_an_operator_finds_them_with_the_wallet(acme, shop):
