@@ -304,6 +304,7 @@ def statement(request: HttpRequest, place: Place, month: str) -> HttpResponse:
 def statement_file(request: HttpRequest, place: Place, month: str, form: str) -> StreamingHttpResponse:
     """Send a month's statement in one of its forms, made while it is sent."""
     _only_for_who_may(place)
+    assert request.user.pk is not None, "a page is for who is signed in"
     return statements.download(request.user.pk, place.tenant, statements.month_named(place.tenant, month), form)
 
 
