@@ -208,7 +208,7 @@ LABELS = {**NEW, "task": "classify", "examples": "Which label?"}
         ({"examples": "Write code."}, "examples", "another task"),
         ({"least_similarity": "0"}, "least_similarity", "greater than or equal to 1"),
         ({"least_similarity": "101"}, "least_similarity", "less than or equal to 100"),
-        ({"max_price": "-1"}, "max_price", "below zero"),
+        ({"max_price": "-1"}, "max_price", "above zero"),
         ({"max_price": "cheap"}, "max_price", "Write credits like 12.5"),
         ({"structure": "poem"}, "structure", "not one of the available"),
         ({"beyond_ceiling": "guess"}, "beyond_ceiling", "not one of the available"),
