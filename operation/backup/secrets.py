@@ -19,8 +19,8 @@ FALLBACKS = {
     "SLUICE_KEY_HASH_FALLBACKS": "SLUICE_KEY_HASH_FALLBACKS",
     "SLUICE_CREDENTIAL_FALLBACKS": "SLUICE_CREDENTIAL_FALLBACKS",
 }
-# Kept in a file of the home where the environment doesn't give it.
-OPTIONAL = {"SLUICE_GATEWAY_KEY": "SLUICE_GATEWAY_KEY"}
+# The first is kept in a file of the home where the environment doesn't give it; nothing is sold without the others.
+OPTIONAL = {name: name for name in ("SLUICE_GATEWAY_KEY", "SLUICE_STRIPE_SECRET_KEY", "SLUICE_STRIPE_WEBHOOK_SECRET")}
 RESTORED = "restored-secrets"
 
 
@@ -28,7 +28,8 @@ def in_use() -> dict[str, str]:
     """Return the value of each secret's variable, as the environment would give it."""
     values = {variable: str(getattr(settings, name)) for variable, name in EFFECTIVE.items()}
     lists = {variable: ",".join(getattr(settings, name)) for variable, name in FALLBACKS.items()}
-    given = {variable: str(getattr(settings, name)) for variable, name in OPTIONAL.items()}
+    found = {variable: getattr(settings, name) for variable, name in OPTIONAL.items()}
+    given = {variable: value if isinstance(value, str) else ",".join(value) for variable, value in found.items()}
     return _as_given({**values, **{variable: value for variable, value in (lists | given).items() if value}})
 
 
