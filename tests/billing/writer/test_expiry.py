@@ -130,7 +130,7 @@ class Books:
         self.grants = {one.id: one for one in view.grants[SOME]}
         self.scheduled = [one for one in self.scheduled if one.id not in self.grants]
         self.posted, self.held, self.next_change = wallet.posted, wallet.held, wallet.next_grant_change_at
-        for op, amount in changes.reserved:
+        for op, amount, _ in changes.reserved:
             self.holds[op.request] = HoldRow(op.request, SOME, 0, amount, SOME, self.now)
         for request, amount in changes.extended.items():
             self.holds[request].amount = amount
