@@ -39,6 +39,8 @@ TRIED = {
     "SLUICE_DIRECT_DATABASE_URL": "postgresql://user:password@server:5432/name",
     "REDIS_URL": "redis://host:6379/0",
     "SLUICE_REDIS_SECONDS": "0.1",
+    "SLUICE_CREDIT_PACKS": "10.00 EUR = 1000",
+    "SLUICE_DISPUTE_FREEZES": "grant",
     "SLUICE_EMAIL_URL": "smtp+tls://user:password@host:587",
 }
 """Values of variables for which `tried` makes none."""
