@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils import timezone
+
 from control.api.data_plane import BASE, FORM, JSON
 from inference.types import Kind
 
@@ -27,6 +29,7 @@ _IDS = {
     "/v1/adapters/": ("ADAPTER", "adapters_create"),
     "/v1/usage/": ("REQUEST_ID", "chat_completions"),
     "/api/v1/keys/": ("KEY_ID", "keys_create"),
+    "/api/v1/budgets/": ("BUDGET_ID", "budgets_create"),
 }
 _IN_BODIES = {"file-id": ("FILE_ID", "files_create"), "file-0199": ("ADAPTER_FILE_ID", "files_create")}
 _KINDS = {
@@ -65,9 +68,13 @@ _BODIES: Mapping[str, Mapping[str, Any]] = {
     "keys_change": {"day_limit": 10_000_000},
     "keys_rotate": {"overlap_hours": 24},
     "projects_create": {"name": "Search"},
+    "budgets_create": {"scope": "tenant", "window": "month", "limit": 50_000_000_000, "is_hard": False},
+    "budgets_change": {"limit": 60_000_000_000},
+    "vouchers_redeem": {"code": "XXXX-XXXX-XXXX-XXXX-XXXX"},
     "routes_explain": {"model": "auto", "text": "Translate this into French: good morning."},
 }
 """Bodies of the management API's requests."""
+_SESSIONS = {"session", "operatorSession"}  # what these alone let in has no example: they are a browser's
 _LINE = {
     "custom_id": "1",
     "method": "POST",
@@ -126,6 +133,7 @@ class Asked:
 def asked_of(document_operation: Mapping[str, Any], method: str, path: str) -> Asked:
     """Return the request of an operation of the document."""
     name = document_operation["operationId"]
+    path = path.replace("{month}", f"{timezone.now():%Y-%m}").replace("{form}", "jsonl")
     content = document_operation.get("requestBody", {}).get("content", {})
     schemes = {scheme for need in document_operation.get("security", ()) for scheme in need}
     key = KEY if schemes & {"inferenceKey", "managementKey"} else ADMIN_KEY if schemes else ""
@@ -135,7 +143,9 @@ def asked_of(document_operation: Mapping[str, Any], method: str, path: str) -> A
         body = {**body, "model": MODEL_FOR.format(_KINDS.get(name, Kind.CHAT).value)}
     answers = [answer.get("content", {}) for answer in document_operation["responses"].values()]
     is_binary = any("application/octet-stream" in each or "application/zip" in each for each in answers)
-    return Asked(name, method.upper(), path, key, body, FORM in content, is_binary, schemes != {"session"})
+    return Asked(
+        name, method.upper(), path, key, body, FORM in content, is_binary, not schemes or not schemes <= _SESSIONS
+    )
 
 
 def examples_of(asked: Asked) -> tuple[Example, ...]:

@@ -33,13 +33,16 @@ ORDER = [
     ("files_create", "FILE_ID", "id"),
     ("batches_create", "BATCH_ID", "id"),
     ("keys_create", "KEY_ID", "id"),
+    ("budgets_create", "BUDGET_ID", "id"),
 ]
-LAST = ["batches_cancel", "files_delete", "responses_delete", "keys_end_previous", "keys_revoke"]
+LAST = ["batches_cancel", "files_delete", "responses_delete", "keys_end_previous", "keys_revoke", "budgets_remove"]
 NEEDS_MORE = {
     "adapters_create": "an adapter's weights",
     "adapters_show": "an adapter",
     "adapters_delete": "an adapter",
     "responses_cancel": "a response in the background that still runs",
+    "budgets_create": "a scope and a window that have none yet: it is made above, once",
+    "vouchers_redeem": "a voucher that nobody has redeemed",
     "keys_end_previous": "a key that was rotated a moment ago",
 }
 
