@@ -75,6 +75,7 @@ _BODIES: Mapping[str, Mapping[str, Any]] = {
 }
 """Bodies of the management API's requests."""
 _SESSIONS = {"session", "operatorSession"}  # what these alone let in has no example: they are a browser's
+_FILES = {"application/octet-stream", "application/zip", "application/jsonl"}  # types of answers that are files
 _LINE = {
     "custom_id": "1",
     "method": "POST",
@@ -142,7 +143,7 @@ def asked_of(document_operation: Mapping[str, Any], method: str, path: str) -> A
     if body is not None and body.get("model") == "auto":
         body = {**body, "model": MODEL_FOR.format(_KINDS.get(name, Kind.CHAT).value)}
     answers = [answer.get("content", {}) for answer in document_operation["responses"].values()]
-    is_binary = any("application/octet-stream" in each or "application/zip" in each for each in answers)
+    is_binary = any(each.keys() & _FILES for each in answers)
     return Asked(
         name, method.upper(), path, key, body, FORM in content, is_binary, not schemes or not schemes <= _SESSIONS
     )
@@ -265,6 +266,8 @@ def _node(asked: Asked) -> str:
         options.append("body: form")
     if headers:
         options.insert(1, f"headers: {{ {', '.join(headers)} }}")
-    shown = "answer.status" if asked.is_binary or asked.operation == "health" else "await answer.json()"
+    shown = (
+        "answer.status" if asked.is_binary or asked.operation in {"health", "budgets_remove"} else "await answer.json()"
+    )
     inside = "".join(f"\n  {option}," for option in options)
     return f"{before}const answer = await fetch({address}, {{{inside}\n}});\nconsole.log({shown});\n"
