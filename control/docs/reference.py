@@ -293,9 +293,9 @@ def _limits(endpoint: Endpoint | None, method: str) -> Iterator[str]:
         )
         yield f"{what} has at most {most >> 20} MiB; JSON nests at most 64 levels."
     if endpoint is not None and endpoint.work is not Work.NOTHING:
-        yield "It takes one of the plan's and the key's requests for now."
+        yield "A request counts in the plan's and the key's rate of requests."
     if endpoint is not None and endpoint.work is Work.GENERATES:
-        yield "It takes a place among the plan's requests at the same time, or waits for one."
-        yield "It is held for and charged in credits; a key's budgets bound what it may spend."
+        yield "A request takes a place among those that the plan runs at the same time, or waits for one."
+        yield "Credit is held and charged for a request; budgets bound what may be spent."
     if endpoint is not None and endpoint.keeps:
         yield "An `Idempotency-Key` stands for its answer for 24 hours."

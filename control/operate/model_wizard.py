@@ -87,6 +87,7 @@ def facts_of(live: Live, model: PublicModel) -> Facts:
 def step_page(
     request: HttpRequest, desk: Desk, step: str, model: PublicModel | None, *, facts: Facts | None = None, **more: Any
 ) -> HttpResponse:
+    """Answer with the page of a step."""
     steps = steps_of(step, model, facts)
     at = next(number for number, one in enumerate(steps) if one.is_here)
     context = desk.context(
@@ -104,5 +105,6 @@ def step_page(
 
 
 def new_model(pk: UUID) -> PublicModel:
+    """Return the model that is being added; 404 for one that is withdrawn or a tenant's own."""
     found: PublicModel = get_object_or_404(catalogue_rows(), pk=pk, is_active=True, tenant=None)
     return found

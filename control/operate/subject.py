@@ -55,6 +55,7 @@ def open_tenant(slug: str) -> Tenant:
 
 
 def page_of(tenant: Tenant, tab: str = "") -> str:
+    """Return the address of a tab of the tenant."""
     return reverse(f"operate-tenant-{tab}" if tab else "operate-tenant", args=[tenant.slug])
 
 
