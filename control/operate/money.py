@@ -27,7 +27,7 @@ from billing.selectors.usage import UsageSum, usage_of_all
 from control.operate.base import Desk, address_of, operator_page
 from control.operate.model_states import Cost, Traffic, cost_of, measured_cost
 from control.screens.charts import Chart, Tile, stacked
-from control.screens.figures import amount, cell, grouped, share, short, show_charge
+from control.screens.figures import amount, cell, grouped, share, show_charge, show_credits
 from control.screens.tables import Cell, Column, Row, Table
 from routing.models import PublicModel
 from tenancy.models import Tenant
@@ -225,9 +225,7 @@ def _chart(period: Period, rows: Iterable[UsageSum]) -> Chart:
         return f"{requests}?since={bars[label]}T00:00:00Z&until={bars[label] + period.step}T00:00:00Z"
 
     unit, leads = "Day" if period.step.days == 1 else "Week from", href if requests else None
-    return stacked(
-        cells, list(bars), show=show_charge, axis=lambda micro: short(micro // 1_000_000), href=leads, unit=unit
-    )
+    return stacked(cells, list(bars), show=show_charge, axis=show_credits, href=leads, unit=unit)
 
 
 def _label(day: date) -> str:

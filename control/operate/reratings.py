@@ -26,7 +26,6 @@ from billing.services import reratings
 from billing.services.errors import RerateError
 from control.operate.asks import Ask, answered, bound
 from control.operate.base import Desk, address_of, operator_page
-from control.operate.fields import OperatorForm
 from control.operate.model_states import Traffic, cost_of, margin
 from control.operate.words import CLASS_WORDS
 from control.screens.forms import TypedForm
@@ -219,10 +218,8 @@ def _names(text: str) -> list[str]:
     return [one for one in re.split(r"[,\s]+", text) if one]
 
 
-class WhatIfForm(OperatorForm):
+class WhatIfForm(forms.Form):
     """Which requests are rated anew, and how."""
-
-    renamed = {"version": "by", "cards": "by", "multiplier": "multiplier_bp", "follows": "follows"}
 
     by = forms.ChoiceField(choices=_choices, label="By")
     since = forms.DateTimeField(
@@ -241,10 +238,15 @@ class WhatIfForm(OperatorForm):
     )
     models = forms.CharField(required=False, max_length=4000, label="For models", help_text="Empty: for all.")
     multiplier_was = forms.DecimalField(
-        required=False, min_value=0, max_value=100, decimal_places=4, label="Where the plan’s multiplier was"
+        required=False, min_value=0, max_value=100, decimal_places=4, label="Multiplier of the plan until now"
     )
     multiplier_bp = forms.DecimalField(
-        required=False, min_value=0, max_value=100, decimal_places=4, label="It is", help_text="0.8 is 20 % off."
+        required=False,
+        min_value=0,
+        max_value=100,
+        decimal_places=4,
+        label="Multiplier instead",
+        help_text="0.8 is 20 % off. Empty both: as each request has it.",
     )
     follows = forms.BooleanField(
         required=False,
@@ -289,19 +291,26 @@ class WhatIfForm(OperatorForm):
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @operator_page(MAY_SEE, MAY_ASK)
-def new(request: HttpRequest, desk: Desk) -> HttpResponse:
+def new(request: HttpRequest, desk: Desk) -> HttpResponseBase:
     """Ask which requests to rate anew, and begin a what-if or a shadow."""
     since = datetime.combine(timezone.now().date() - timedelta(days=DAYS), time(), tzinfo=UTC)
-    form = WhatIfForm(request.POST or None, initial={"since": since, "by": request.GET.get("version", OWN)})
-    if form.is_valid():
-        try:
-            run = reratings.ask(form.terms(), asked_by=str(desk.user))
-        except RerateError as error:
-            form.refuse(error)
-        else:
-            return redirect("operate-rerating", run.pk)
-    context = desk.context(page="prices", form=form)
-    return render(request, "operate/rerating_new.html", context, status=400 if form.errors else 200)
+    form = WhatIfForm(bound(request), initial={"since": since, "by": request.GET.get("version", OWN)})
+    ask = Ask(
+        title="New what-if",
+        button="Rate them",
+        back=reverse("operate-reratings"),
+        crumb="What-ifs and re-ratings",
+        page="prices",
+        follows=[
+            "Each request is rated and rounded anew, and nothing is charged.",
+            "The what-if’s page shows the sums; from there it can be carried out.",
+        ],
+    )
+
+    def act(_: dict[str, Any]) -> HttpResponse:
+        return redirect("operate-rerating", reratings.ask(form.terms(), asked_by=str(desk.user)).pk)
+
+    return answered(request, desk, ask, form, act, version="by", cards="by", multiplier="multiplier_bp")
 
 
 @require_POST

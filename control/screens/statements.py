@@ -6,7 +6,7 @@ import csv
 import re
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
 from io import StringIO
 from itertools import islice
 from pathlib import Path
@@ -151,6 +151,10 @@ def _of_draft(tenant: Tenant, month: Month) -> Shown:
     )
 
 
+def _month(first: date) -> str:
+    return f"{first:%B %Y}"
+
+
 def _tokens(count: int) -> Any:
     return grouped(count) if count else ""
 
@@ -182,12 +186,12 @@ def list_of(tenant: Tenant, address: Callable[[str], str], file: Callable[[str, 
     rows, found = [], months.statements_of(tenant.pk, MOST_LISTED)
     for name in months.drafts_of(tenant.pk, found):
         files = [Button("To verify", file(name, "jsonl"), f"for {name}")]
-        rows.append(Row([Cell(name, address(name)), None, None, None, State("draft", "active"), files]))
+        rows.append(Row([Cell(_month(months.parsed(name)), address(name)), None, None, None, State("draft"), files]))
     for one in found:
         name = f"{one.month:%Y-%m}"
         files = [Button("To verify", file(name, "jsonl"), f"for {name}")]
         state = State("final", "good")
-        rows.append(Row([Cell(name, address(name)), one.number, one.opening, one.closing, state, files]))
+        rows.append(Row([Cell(_month(one.month), address(name)), one.number, one.opening, one.closing, state, files]))
     return Table("Statements", columns, rows, "Nothing was booked yet.", id="statements")
 
 
