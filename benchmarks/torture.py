@@ -6,10 +6,11 @@ Mixed requests (chat, streams, responses, sockets, embeddings, and chat at a for
 whose clients leave in the middle and all of which ask again after a fault that isn't theirs, at a steady rate until the
 last fault is over. Meanwhile, in an order that the seed decides: `kill -9` and SIGSTOP of gateways, of both nodes'
 workers and of Celery and beat; Redis flushed, killed and frozen; PostgreSQL stopped and frozen; the foreign server
-frozen; one tenant's wallet locked; grants that end. Afterwards, once the sweep has closed what the dead left, the books
-must agree with each other and with all engines' records, nothing may be held, no wallet may be below zero, the rate
-store may hold no lease, and everything must run again. Prints what was estimated, waived and lost; the exit status says
-whether all was so.
+frozen; one tenant's wallet locked; grants that end. Beside all that requests are refunded and rated anew, and budgets
+raised, removed and made again, by the same key once more where a fault broke that off. Afterwards, once the sweep has
+closed what the dead left, the books must agree with each other and with all engines' records, nothing may be held, no
+wallet may be below zero, no budget passed, the rate store may hold no lease, and everything must run again. Prints what
+was estimated, waived and lost; the exit status says whether all was so.
 """
 
 from __future__ import annotations
@@ -244,7 +245,11 @@ def main() -> int:
         print(f"{len(jobs)} requests in {seconds:.0f} s, {len(chosen)} faults, seed {wanted.seed}", flush=True)
 
         async def everything() -> None:
-            await asyncio.gather(faults.load(run, jobs, wanted.rate), faults.break_things(run, chosen, seconds))
+            await asyncio.gather(
+                faults.load(run, jobs, wanted.rate),
+                faults.break_things(run, chosen, seconds),
+                faults.keep_books(run, wanted.seed),
+            )
 
         try:
             asyncio.run(everything())

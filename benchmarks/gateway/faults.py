@@ -242,11 +242,26 @@ async def break_things(run: Run, faults: list[Fault], seconds: float) -> None:
 # -- the books ----------------------------------------------------------------------------------------------------
 
 
+HOME_SCRIPT = [sys.executable, str(Path(__file__).with_name("faults_home.py"))]
+
+
+async def keep_books(run: Run, seed: int) -> None:
+    """Refund, re-rate and change budgets beside the load, until the last fault is over; print how often."""
+    pipe = asyncio.subprocess.PIPE
+    keeper = await asyncio.create_subprocess_exec(
+        *HOME_SCRIPT, "keep", str(seed), cwd=ROOT, env=run.stack.environment, stdin=pipe, stdout=pipe
+    )
+    while not run.is_broken_enough and keeper.returncode is None:  # noqa: ASYNC110 - as `load` looks
+        await asyncio.sleep(0.2)
+    told, _ = await keeper.communicate()
+    assert keeper.returncode == 0, "the keeper of the books failed"
+    print("  beside it: " + ", ".join(f"{count} {name}" for name, count in json.loads(told.splitlines()[-1]).items()))
+
+
 def home_script(stack: Stack, *arguments: str) -> dict[str, object]:
     """Run the script beside this one in the stack's home."""
-    script = str(Path(__file__).with_name("faults_home.py"))
     done = subprocess.run(
-        [sys.executable, script, *arguments],
+        [*HOME_SCRIPT, *arguments],
         cwd=ROOT,
         env=stack.environment,
         capture_output=True,
@@ -313,6 +328,7 @@ def books(run: Run) -> list[tuple[str, bool, str]]:
         ("no wallet below zero or held", not below, f"{len(found['wallets'])} wallets, wrong: {below}"),
         ("reconciliation finds nothing", not more["findings"], f"{more['findings'][:3]}"),
         ("grants ended meanwhile", bool(more["ended"]), f"{more['ended']}"),
+        ("no budget is passed", not more["passed"], f"{more['passed'][:3]}"),
     ]
     told = ", ".join(f"{len(names)} {kind}" for kind, names in sorted(kinds.items()))
     charges = {kind: sum(usage[name]["charge"] for name in names) for kind, names in kinds.items()}

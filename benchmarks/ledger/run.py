@@ -248,7 +248,10 @@ def five_of_each(wallets):
 
     windows = (("tenant", "total"), ("project", "day"), ("key", "week"), ("key", "month"), ("models", "day"))
     for wallet in wallets:
-        five = [make_budget(wallet=wallet.pk, scope=scope, window=window, amount=10**15) for scope, window in windows]
+        five = [
+            make_budget(wallet=wallet.pk, scope=scope, subject=str(wallet.pk), window=window, amount=10**15)
+            for scope, window in windows
+        ]
     return Bearing(tuple(map(terms_of, five)))
 
 

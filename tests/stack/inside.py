@@ -45,8 +45,8 @@ from billing.models import (  # noqa: E402
     UsageRecord,
     Wallet,
 )
+from billing.models.cards import prices_of  # noqa: E402
 from billing.rating import charge  # noqa: E402
-from billing.selectors.prices import prices_at  # noqa: E402
 from billing.services import cards, credits, plans, wallets  # noqa: E402
 from fleet.adapters import add_adapter_folder  # noqa: E402
 from gateway.generation.attempts import attempt_id  # noqa: E402
@@ -204,9 +204,9 @@ def audit(records: list[str], served: dict[str, dict[str, int]] | None = None) -
     holds = Hold.objects.count()  # first: what is closed from now on has its record below
     foreign = _in_our_classes(served or {})
     engine = _engine_record(records)
-    prices = {card.id: card for card in prices_at(timezone.now()).values()}
     rows, recomputed = {}, 0
     latest = {row.request: row for row in UsageRecord.objects.order_by("revision")}
+    prices = prices_of({row.card_version for row in latest.values()})
     moved = _whole_requests(engine, latest) | _whole_requests(foreign, latest)
     for request, row in latest.items():
         counts = {name: getattr(row, f"{name}_tokens") for name in ("input", "cache_read", "output", "reasoning")}
@@ -217,14 +217,14 @@ def audit(records: list[str], served: dict[str, dict[str, int]] | None = None) -
             "tenant": str(row.tenant),
             "classes": classes,
             "charge": row.charge,
-            "engine_charge": charge(ran, prices[row.card_version], row.multiplier_bp),
+            "engine_charge": charge(ran, prices[row.card_version], row.multiplier_bp) - row.refunded,
             "exact": row.exact,
             "finish": row.finish,
             "waived": row.waived,
             "moved": request.hex in moved,
         }
-        recomputed += charge(classes, prices[row.card_version], row.multiplier_bp)
-    charges = LedgerTransfer.objects.filter(code__in=[2, 3])
+        recomputed += charge(classes, prices[row.card_version], row.multiplier_bp) - row.refunded
+    charges = LedgerTransfer.objects.filter(code__in=[2, 3, 9, 10])
     given_back = charges.filter(debit__kind="usage").aggregate(total=Sum("amount"))["total"] or 0
     return {
         "holds": holds,
