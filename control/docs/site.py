@@ -72,7 +72,7 @@ SECTIONS = (
     Section(
         "Concepts",
         (
-            _docs("credit", "Metering: what a request costs", "metering"),
+            _docs("credits", "Credits: what a request costs", "metering"),
             _docs("statements", "Statements, and how to verify them"),
             _docs("concepts/prefill-and-decode", "Prefill and decode", "speed"),
             _docs("concepts/kv-cache", "The KV cache", "memory"),

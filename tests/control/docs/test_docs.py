@@ -108,7 +108,7 @@ def test_files_that_pages_link_to_are_sent(read, addresses, client):
         answer = client.get(link)
         assert answer.status_code == 200, link
         assert answer.content == (site.ROOT / link.removeprefix("/docs/files/")).read_bytes()
-    for other in ("manage.py", "var/secret.key", "../manage.py", "docs/credit.md"):
+    for other in ("manage.py", "var/secret.key", "../manage.py", "docs/credits.md"):
         assert client.get(f"/docs/files/{other}").status_code == 404
 
 

@@ -1,4 +1,4 @@
-"""Odd price cards, and what they charge: with fractions, by the words of docs/credit.md, and by no code of ours."""
+"""Odd price cards, and what they charge: with fractions, by the words of docs/credits.md, and by no code of ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of docs/credit.md is what the ledger, the meter and the price list make of it."""
+"""The example of docs/credits.md is what the ledger, the meter and the price list make of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.billing.writer.world import make_budget, of_budgets, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
-TEXT = " ".join((Path(__file__).parents[2] / "docs" / "credit.md").read_text().split())
+TEXT = " ".join((Path(__file__).parents[2] / "docs" / "credits.md").read_text().split())
 CLASSES = {"input": 401, "cache_read": 601, "output": 150, "reasoning": 50}
 RATES = {"input": 3 * MICRO, "cache_read": 300_000, "output": 12 * MICRO, "reasoning": 15 * MICRO}
 TIERS = {0: RATES, 32_000: {name: 2 * rate for name, rate in RATES.items()}}
