@@ -5,6 +5,7 @@ until its input ends, `findings` reconciles. JSON out.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import select
@@ -70,8 +71,13 @@ def keep(seed: str) -> dict[str, Any]:
     whole and in part; all so far are rated anew, up and down again; budgets are raised, removed and made again. An act
     that a fault broke off is done again with the same key. A last re-rating is carried out once the input has ended.
     """
-    dice, done = random.Random(int(seed)), Counter()
-    acts = _acts(dice)
+    from billing.models import Wallet
+
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # the database goes away, again and again
+    dice, done, wallets = random.Random(int(seed)), Counter(), []
+    ours = Wallet.objects.filter(tenant__slug__startswith="stack-").order_by("tenant__slug")
+    _insist("", lambda: bool(wallets.extend(ours)), Counter())
+    acts = _acts(dice, wallets)
     while not select.select([sys.stdin], [], [], dice.uniform(0.2, 1.2))[0]:
         _insist(*next(acts), done)
     while select.select([sys.stdin], [], [], 0)[0] and sys.stdin.read(1):
@@ -95,11 +101,8 @@ def _insist(name: str, act: Callable[[], bool], done: Counter[str]) -> None:
             return
 
 
-def _acts(dice: random.Random) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """Yield what is done next, for ever."""
-    from billing.models import Wallet
-
-    wallets = list(Wallet.objects.filter(tenant__slug__startswith="stack-").order_by("tenant__slug"))
+def _acts(dice: random.Random, wallets: list[Any]) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """Yield the next act, for ever."""
     for number, wallet in enumerate(wallets):
         yield "budgets made", _budget(wallet.pk, "total", BINDING if number == 0 else ROOM)
         for window in ("day", "week", "month"):

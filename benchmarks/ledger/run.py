@@ -200,9 +200,12 @@ def measure_database(seconds):
     def wal():
         if not is_postgresql:
             return 0
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")
-            return int(cursor.fetchone()[0])
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")
+                return int(cursor.fetchone()[0])
+        finally:
+            connection.close()  # each loop has a connection of its own, and the pool has few
 
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "true"  # wal() is asked between loads, when nothing else runs
 

@@ -146,7 +146,7 @@ def test_what_the_example_of_a_measured_cost_comes_to():
     assert f"| together | | {format_credits(cost)} |" in TEXT
     card = proposed(rates, price.margin_bp, 8_192, with_cached=True)
     charge = rating.charge(usage, cards.resolved(card.tiers, card.request_fee), 10_000)
-    assert f"at a margin of 1.25 charges {format_credits(charge)}." in TEXT
+    assert f"at a margin of 1.25 charges {format_credits(charge)}: each tier" in TEXT
 
 
 def test_what_the_example_of_budgets_counts(clock, wallet, give):
