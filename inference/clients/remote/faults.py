@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import ssl
 from typing import Any
 
 import msgspec
@@ -42,6 +45,23 @@ class AskError(Exception):
         super().__init__(reason or f"{path} answers with status {status}")
         self.status = status
         self.refusal: EngineError = refusal_of(status, words(body)) if status else not_connected()
+
+
+def reason_of(error: OSError) -> str:
+    """Return in words why a server wasn't reached, or what became of the connection."""
+    match error:
+        case ConnectionRefusedError():
+            return "nothing listens at its address"
+        case socket.gaierror():
+            return f"its name isn't known: {error.strerror}"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate isn't trusted: {error.verify_message}"
+        case ConnectionError():
+            return "it closed the connection"
+        case OSError(errno=int() as number) if not isinstance(error, ssl.SSLError):
+            return os.strerror(number).lower()
+    text = str(error) or type(error).__name__
+    return "none of its addresses answers" if text.startswith("Multiple exceptions") else text
 
 
 class SetUpError(OverloadedError):

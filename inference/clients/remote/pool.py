@@ -150,7 +150,7 @@ class Pool:
         except TimeoutError:
             raise AskError(0, path, reason=f"no answer to {path} within {ASK_SECONDS:.0f} s") from None
         except OSError as error:
-            raise AskError(0, path, reason=str(error) or type(error).__name__) from error
+            raise AskError(0, path, reason=faults.reason_of(error)) from error
         self.finish(connection)
         return answer
 

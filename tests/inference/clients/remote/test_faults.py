@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 from contextlib import aclosing
 
 import pytest
 
-from inference.clients.remote.faults import AskError, DeniedError, UnclearError
+from inference.clients.remote.addresses import ForbiddenAddressError
+from inference.clients.remote.faults import AskError, DeniedError, UnclearError, reason_of
 from inference.clients.remote.pool import pool_of
 from inference.errors import InvalidRequestError, OverloadedError, UnreachableError
 from inference.types import CallPiece, Delta, FinishReason, Guidance, GuidanceKind, Lost, NothingRan, Started, Usage
@@ -714,3 +716,21 @@ async def test_pieces_of_calls_in_turn_with_text_between_keep_their_calls(remote
     assert [piece for piece in pieces if piece.name] == [CallPiece("a", "f", '{"x"'), CallPiece("b", "g", "", 1)]
     written = ["".join(piece.arguments for piece in pieces if piece.index == index) for index in range(2)]
     assert written == ['{"x":1}', '{"y":2}']
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)"), "nothing listens at its address"),
+        (OSError("Multiple exceptions: [Errno 111] …, [Errno 111] …"), "none of its addresses answers"),
+        (OSError(113, "Connect call failed ('10.0.0.9', 9)"), "no route to host"),
+        (ConnectionResetError(104, "…"), "it closed the connection"),
+        (
+            socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+            "its name isn't known: Name or service not known",
+        ),
+        (ForbiddenAddressError("10.0.0.9 is private"), "10.0.0.9 is private"),
+    ],
+)
+def test_why_a_server_is_not_reached_is_said_in_words(error, words):
+    assert reason_of(error) == words
