@@ -34,6 +34,7 @@ from billing.models import PaymentClaim, Purchase
 from billing.services import purchases
 from control.console.tenancy import Place, tenant_page
 from control.throttles import check_purchases
+from tenancy.audit import origin
 
 logger = logging.getLogger("sluice.payments")
 
@@ -222,6 +223,7 @@ def stripe_events(request: HttpRequest) -> HttpResponse:
     except NotVerifiedError as error:
         logger.warning("a call of the web-hook is not Stripe's", extra={"error": str(error)})
         return HttpResponse(f"{error}\n", status=HTTPStatus.BAD_REQUEST, content_type="text/plain")
+    origin.current().service = purchases.ACTOR
     apply(event)
     return HttpResponse(status=HTTPStatus.OK)
 

@@ -17,12 +17,15 @@ from tenancy.models import AdminAPIKey, APIKey, User
 
 @dataclass(slots=True)
 class Origin:
-    """The origin of a change: a request (with its API key, once authenticated), or a command when there is none."""
+    """The origin of a change: a request (with its API key or the service that signed it, once authenticated), or a
+    command when there is none.
+    """
 
     request: HttpRequest | None = None
     request_id: UUID | None = None
     key: APIKey | None = None
     admin_key: AdminAPIKey | None = None
+    service: str = ""
 
     @property
     def user(self) -> User | None:
@@ -37,14 +40,14 @@ class Origin:
 
     @property
     def actor(self) -> str:
-        """The user, key or command as text for the trail."""
+        """The user, key, service or command as text for the trail."""
         if self.key is not None:
             return f"key {self.key}"
         if self.admin_key is not None:
             return f"admin key {self.admin_key}"
         if self.user is not None:
             return self.user.email
-        return "anonymous" if self.request is not None else _command()
+        return self.service or ("anonymous" if self.request is not None else _command())
 
 
 _origin: ContextVar[Origin | None] = ContextVar("sluice_origin", default=None)
