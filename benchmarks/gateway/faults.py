@@ -253,7 +253,7 @@ async def keep_books(run: Run, seed: int) -> None:
     )
     while not run.is_broken_enough and keeper.returncode is None:  # noqa: ASYNC110 - as `load` looks
         await asyncio.sleep(0.2)
-    told, _ = await keeper.communicate()
+    told, _ = await keeper.communicate(b"")  # which ends its input
     assert keeper.returncode == 0, "the keeper of the books failed"
     print("  beside it: " + ", ".join(f"{count} {name}" for name, count in json.loads(told.splitlines()[-1]).items()))
 

@@ -61,8 +61,8 @@ def tenants(seconds: str) -> dict[str, dict[str, str]]:
     return made
 
 
-BINDING = 300_000  # µcr of the budget that is raised again and again
-MORE = 40_000
+BINDING = 60_000  # µcr of the budget that is raised again and again
+MORE = 20_000
 ROOM = 10**12
 
 
