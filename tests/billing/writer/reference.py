@@ -26,6 +26,43 @@ from billing.writer.operations import (
 FOREVER = 10**9
 
 
+def room_for(model, since, grants, holds, overdraft):
+    """What a request of the model that began then may hold, by flow from grants to holds: `grants` are (µcr, end,
+    models), the other `holds` (since, µcr, model), and `overdraft` µcr are there for all. None where the holds
+    themselves aren't covered.
+    """
+    sources = [*grants, (overdraft, None, "")]
+    sinks = [*holds, (since, FOREVER, model)]
+    left, need = [one[0] for one in sources], [one[1] for one in sinks]
+    moved = [[0] * len(sinks) for _ in sources]
+    fits = [
+        [(end is None or begun < end) and (not models or name in models.split("\n")) for begun, _, name in sinks]
+        for _, end, models in sources
+    ]
+
+    def give(sink, amount, seen):
+        """Find up to `amount` for the sink, also by finding others for a sink that has it: return how much."""
+        for source, row in enumerate(fits):
+            if not row[sink] or source in seen:
+                continue
+            seen.add(source)
+            if part := min(left[source], amount):
+                left[source] -= part
+                moved[source][sink] += part
+                return part
+            for other, has in enumerate(moved[source]):
+                if other != sink and has and (part := give(other, min(has, amount), seen)):
+                    moved[source][other] -= part
+                    moved[source][sink] += part
+                    return part
+        return 0
+
+    for sink in range(len(sinks)):
+        while need[sink] and (part := give(sink, need[sink], set())):
+            need[sink] -= part
+    return None if any(need[:-1]) else FOREVER - need[-1]
+
+
 @dataclass
 class Grant:
     id: object
