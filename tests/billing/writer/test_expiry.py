@@ -140,11 +140,12 @@ class Books:
         match op, answer:
             case Reserve(), Held():
                 assert answer.total == min(op.amount, room)
-                assert answer.available == room - answer.total
             case ((Reserve() | Extend() | Repin()), Refused()):
                 assert answer.available == room - had < op.least - had, "refused with room left"
             case ((Extend() | Repin()), Held()) if answer.total < op.amount:
                 assert answer.total == room
+        if isinstance(answer, Held):
+            assert answer.available == self.room(self.holds[op.request].model)
         return answer
 
     def operation(self):  # noqa: PLR0911 - one operation each
