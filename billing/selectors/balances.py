@@ -45,6 +45,11 @@ class Balance:
         """Return what a new request of the model may hold."""
         return next((one.available for one in self.restricted if model in one.models), self.available)
 
+    @property
+    def for_some(self) -> int:
+        """The µcr that some models' requests may hold beyond what all may."""
+        return sum(one.available - self.available for one in self.restricted)
+
 
 def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
     """Return the tenant's balance now, less credit that has expired; None when there is no such wallet."""

@@ -66,7 +66,7 @@ def grant(
         "paid_amount": paid_amount,
         "currency": currency,
         "paid_reference": paid_reference,
-        "restriction": restriction_to(models),
+        "restriction": (restriction := restriction_to(models)),
     }
     if (before := _transfer_of(key)) is not None:
         made = before.grant  # a void moves its end, and its source is only a word about it
@@ -97,7 +97,7 @@ def grant(
         source=source,
         paid_amount=paid_amount,
         currency=currency,
-        models=restriction_to(models),
+        models=restriction,
     )
     apply_now([op])
     if paid_reference:

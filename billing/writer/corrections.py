@@ -35,10 +35,10 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
         return Stale()
     if record.is_exact:
         was_this = record.revision > 0 and record.charge + record.refunded == op.charge
-        return Settled(record.charge, wallet.posted, wallet.held) if was_this else Stale()
+        return Settled(record.charge, wallet.posted, wallet.held, wallet.restricted) if was_this else Stale()
     refunded = still_refunded(op.charge, record.charge, record.refunded)
     _correct(op, op.charge - refunded, refunded, view, changes)
-    return Settled(op.charge - refunded, wallet.posted, wallet.held)
+    return Settled(op.charge - refunded, wallet.posted, wallet.held, wallet.restricted)
 
 
 def refund(op: Refund, view: View, changes: Changes) -> Answer:
@@ -62,12 +62,12 @@ def rerate(op: Rerate, view: View, changes: Changes) -> Answer:
     if record is None:
         return Stale()
     if record.rerating == op.run:
-        return Settled(record.charge, wallet.posted, wallet.held)
+        return Settled(record.charge, wallet.posted, wallet.held, wallet.restricted)
     if record.revision != op.revision:
         return Stale()
     refunded = still_refunded(op.charge, record.charge, record.refunded)
     _correct(op, op.charge - refunded, refunded, view, changes)
-    return Settled(op.charge - refunded, wallet.posted, wallet.held)
+    return Settled(op.charge - refunded, wallet.posted, wallet.held, wallet.restricted)
 
 
 def still_refunded(price: int, charge: int, refunded: int) -> int:

@@ -191,7 +191,7 @@ def _settle(op: Settle, view: View, changes: Changes) -> Answer:
     if hold is None:
         return _closed_before(op.request, op.charge, wallet, view)
     _close(Closing(op, op.charge, op.exact), hold, wallet, view, changes)
-    return Settled(op.charge, wallet.posted, wallet.held)
+    return Settled(op.charge, wallet.posted, wallet.held, wallet.restricted)
 
 
 def _release(op: Release, view: View, changes: Changes) -> Answer:
@@ -200,7 +200,7 @@ def _release(op: Release, view: View, changes: Changes) -> Answer:
     if hold is None:
         return _closed_before(op.request, 0, wallet, view)
     _close(Closing(op, 0, exact=True), hold, wallet, view, changes)
-    return Settled(0, wallet.posted, wallet.held)
+    return Settled(0, wallet.posted, wallet.held, wallet.restricted)
 
 
 def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, changes: Changes) -> None:
@@ -246,7 +246,7 @@ def _check(op: Reserve | Extend | Repin) -> None:
 def _closed_before(request: UUID, charge: int, wallet: WalletRow, view: View) -> Answer:
     """Return the answer for a hold that isn't open: Settled if it was closed with this very charge, else Stale."""
     if view.charges.get(request) == charge:
-        return Settled(charge, wallet.posted, wallet.held)
+        return Settled(charge, wallet.posted, wallet.held, wallet.restricted)
     return Stale()
 
 

@@ -131,7 +131,7 @@ def adjust(op: Adjust, view: View, changes: Changes) -> Moved | Refused:
         _give(NewGrant(row, "adjustment"), filling, wallet, view, changes)
         return Moved(op.amount)
     room = {models: pool.free for models, pool in wallet.pools.items()}
-    room[""] = max(wallet.available_for("") - wallet.overdraft_limit, 0)
+    room[""] = max(wallet.posted - wallet.held - wallet.restricted, 0)
     left, parts = -op.amount, []
     for grant in sorted(_with_credit(wallet, view), key=lambda one: one.models != ""):
         part = 0 if grant.has_ended_by(view.now) else min(left, grant.remaining, room[grant.models])

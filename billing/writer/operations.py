@@ -364,12 +364,14 @@ class Renewed(msgspec.Struct, frozen=True):
 class Settled(msgspec.Struct, frozen=True):
     """The hold is closed (or its record corrected) and the request is charged `charge` µcr in all.
 
-    `posted` and `held` are the wallet's sums afterwards, in µcr.
+    `posted` and `held` are the wallet's sums afterwards, in µcr; `restricted` of what isn't held is for some models
+    alone.
     """
 
     charge: int
     posted: int
     held: int
+    restricted: int = 0
 
 
 class Stale(msgspec.Struct, frozen=True):

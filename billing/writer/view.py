@@ -79,9 +79,9 @@ def read_pools(text: str) -> Pools:
     return _decode_pools(text) if text else {}
 
 
-def free_of(pools: str) -> int:
+def free_of(pools: str | None) -> int:
     """Return how many µcr of the pools that a wallet's row keeps are free, and so for their models alone."""
-    return sum(pool.free for pool in read_pools(pools).values())
+    return sum(pool.free for pool in read_pools(pools or "").values())
 
 
 @functools.lru_cache(maxsize=4096)
@@ -141,7 +141,7 @@ class WalletRow:
         return self.posted - self.held + self.overdraft_limit
 
     def available_for(self, model: str, besides: HoldRow | None = None) -> int:
-        """The µcr that a hold of the model may take, where `besides` gives back what it has; "" is in no pool.
+        """The µcr that a hold of the model may take, where `besides` gives back what it has.
 
         What is free of a pool is for its models alone. What its holds have beyond its rest counts against all.
         """
@@ -153,6 +153,11 @@ class WalletRow:
                 own = given_back if besides is not None and besides.model in names else 0
                 room -= max(pool.rest - pool.held + own, 0)
         return room
+
+    @property
+    def restricted(self) -> int:
+        """The µcr that aren't held and are for some models alone."""
+        return sum(pool.free for pool in self.pools.values())
 
     def freed_for(self, model: str) -> int:
         """The µcr that a hold of the model might take if all open holds gave back what they have."""
