@@ -97,13 +97,14 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
     roll(wallet, view, changes)
     windows = names_in(hold.windows or "")
     model = op.model if isinstance(op, Repin) else hold.model
-    is_moved = wallet.pool_of(model) != wallet.pool_of(hold.model)
+    pools = {wallet.pool_of(hold.model), wallet.pool_of(model)}
+    is_moved = len(pools) > 1 and any(wallet.pools[pool].rest for pool in pools if pool)
     found = moved(hold, model, wallet, view) if is_moved else wallet
     room = _room(found, windows, model, hold)
     amount = min(max(op.amount, hold.amount), room) if is_moved else max(min(op.amount, room), hold.amount)
     if amount < op.least:
         return _refused(_rooms(found, windows, model, hold), op.least)
-    if amount != hold.amount or is_moved:
+    if amount != hold.amount or len(pools) > 1:
         changes.move(wallet, held=-hold.amount, model=hold.model)
         changes.move(wallet, held=amount, model=model)
         if windows:
