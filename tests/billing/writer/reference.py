@@ -234,7 +234,7 @@ class Reference:
         """An estimate becomes exact once; a request is given back what it was charged at most; another price is charged
         once by each run, and what was refunded of the old one stays so.
         """
-        purse, closed = self.purses[op.wallet], self.closed.get(op.request)
+        closed = self.closed.get(op.request)
         if closed is None:
             return Stale()
         if isinstance(op, Refund):
