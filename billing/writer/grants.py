@@ -292,8 +292,8 @@ def check_pool(models: str, others: Iterable[str]) -> None:
     if (other := overlapping(models, present)) is not None:
         names = ", ".join(sorted(models_in(other)))
         raise ValueError(
-            f"models: credit for {names} is there or coming, and has some of these models but not the same: name "
-            "exactly those, or none of them, or void that grant first"
+            f"models: credit for {names} alone is left or coming, and two sets of models are the same or have none in "
+            "common: name exactly those, or void that grant first"
         )
     if len(present) >= MOST_POOLS:
         raise ValueError(f"models: the wallet has credit for {MOST_POOLS} sets of models; name one of those")

@@ -58,7 +58,7 @@ def test_a_charge_takes_its_pool_then_what_is_for_all_and_never_anothers():
     every = grant(wallet, 100, priority=0)
     mine, others = grant(wallet, 30, models=["m"]), grant(wallet, 50, models=["n"])
     made = reserve(wallet, 60, model="m")
-    assert apply_now([made, settle(made, 60)]) == [Held(60, 70), Settled(60, 120, 0)]
+    assert apply_now([made, settle(made, 60)]) == [Held(60, 70), Settled(60, 120, 0, restricted=50)]
     assert left(every, mine, others) == [70, 0, 50]
     assert pools(wallet) == {("n",): (50, 0)}, "a pool ends with its last credit"
     apply_now([made := reserve(wallet, 70, model="m"), Settle(made.request, wallet.pk, 75, {})])
@@ -88,7 +88,7 @@ def test_two_sets_of_models_are_the_same_or_have_none_in_common():
     wallet = make_wallet()
     grant(wallet, 10, models=["m", "n"])
     for models in (["m"], ["n", "o"], ["m", "n", "o"]):
-        with pytest.raises(ValueError, match=r"^models: credit for m, n is there or coming"):
+        with pytest.raises(ValueError, match=r"^models: credit for m, n alone is left or coming"):
             grant(wallet, 10, models=models)
     grant(wallet, 10, models=["n", "m", "m"])
     grant(wallet, 10, models=["o"])
@@ -103,9 +103,9 @@ def test_scheduled_credit_is_for_its_models_from_its_beginning(clock):
     moments = {"begins_at": START + timedelta(seconds=5), "expires_at": START + timedelta(days=1)}
     terms = {"kind": CreditGrant.Kind.PLAN, "source": "s", "reason": "r", **moments}
     credits.schedule(wallet, amount=40, models=["m"], **terms)
-    with pytest.raises(ValueError, match=r"^models: credit for m is there or coming"):
+    with pytest.raises(ValueError, match=r"^models: credit for m alone is left or coming"):
         grant(wallet, 10, models=["m", "n"])
-    with pytest.raises(ValueError, match=r"^models: credit for m is there or coming"):
+    with pytest.raises(ValueError, match=r"^models: credit for m alone is left or coming"):
         credits.schedule(wallet, amount=40, models=["m", "n"], **terms | {"source": "t"})
     running = reserve(wallet, 10, model="m")
     assert apply_now([running]) == [Held(10, 0)]
@@ -209,7 +209,7 @@ def test_a_true_up_takes_more_from_the_models_own_credit():
     every, others = grant(wallet, 10, priority=0), grant(wallet, 30, models=["n"], priority=0)
     mine = grant(wallet, 30, models=["m"])
     made = charged(wallet, 10, "m", exact=False)
-    assert apply_now([TrueUp(made.request, wallet.pk, 35, {"input": 35})]) == [Settled(35, 35, 0)]
+    assert apply_now([TrueUp(made.request, wallet.pk, 35, {"input": 35})]) == [Settled(35, 35, 0, restricted=30)]
     assert left(every, others, mine) == [5, 30, 0]
 
 
@@ -244,6 +244,6 @@ def test_pools_take_no_further_round_trip_and_no_statement(desk, tmp_path):
         assert desk.ask_one(made) == Held(10, 1490)
     assert (round_trips(path), statements(path)) == (1, 2)
     with traced(desk, path):
-        assert desk.ask_one(settle(made, 7)) == Settled(7, 1993, 0)
+        assert desk.ask_one(settle(made, 7)) == Settled(7, 1993, 0, restricted=993)
     assert (round_trips(path), statements(path)) == (1, 6)
     assert pools(wallet) == {("m",): (493, 0), ("n",): (500, 0)}

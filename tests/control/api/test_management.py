@@ -408,7 +408,7 @@ def test_wallet_shows_its_sums_and_ledger(acme):
     assert first["data"][0]["code"] == "grant"
     rest = get(acme, "wallet/transfers/", {"cursor": first["next"]}).json()
     assert rest["next"] is None
-    assert rest["data"][0]["balance"]["credits_micro"] == wallet.posted - 3_000_000
+    assert rest["data"][0]["balance"]["credits_micro"] == wallet.posted - 1_500_000
     assert_error(get(acme, "wallet/transfers/", {"cursor": "x"}), 400, "invalid_value", "cursor")
 
 

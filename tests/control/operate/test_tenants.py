@@ -286,7 +286,7 @@ def test_credit_is_granted_for_some_models(root, acme):
     assert "2 more for some models" in text_of(root.get(page("wallet")))
     refused = root.post(path, fields_of(root, path, **asked, models=["small", "large"]))
     assert refused.status_code == 400
-    assert "credit for large, vision is there or coming" in text_of(refused)
+    assert "Credit for large, vision alone is left or coming" in text_of(refused)
     assert root.post(path, fields_of(root, path, **asked, models=["nonsense"])).status_code == 400
 
 
