@@ -222,7 +222,10 @@ def burnable(hold: HoldRow, wallet: WalletRow, view: View) -> Iterator[tuple[Gra
     if ended:
         ended.sort(key=lambda grant: grant.expires_at or view.now)
     ordered = [*ended, *before, *since]
-    pool = wallet.pool_of(hold.model) if wallet.pools else ""
+    if not wallet.pools:
+        yield from [(grant, grant.remaining) for grant in ordered]
+        return
+    pool = wallet.pool_of(hold.model)
     mine = [grant for grant in ordered if pool and grant.models == pool]
     left = hold.amount
     if mine and wallet.id in view.open_holds and (all_ended := _ended(wallet, view)):

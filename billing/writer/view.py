@@ -146,7 +146,9 @@ class WalletRow:
         What is free of a pool is for its models alone. What its holds have beyond its rest counts against all.
         """
         given_back = 0 if besides is None else besides.amount
-        room = self.available + given_back
+        room = self.posted - self.held + self.overdraft_limit + given_back
+        if not self.pools:
+            return room
         for models, pool in self.pools.items():
             names = models_in(models)
             if model not in names:
@@ -157,7 +159,7 @@ class WalletRow:
     @property
     def restricted(self) -> int:
         """The µcr that aren't held and are for some models alone."""
-        return sum(pool.free for pool in self.pools.values())
+        return sum(pool.free for pool in self.pools.values()) if self.pools else 0
 
     def freed_for(self, model: str) -> int:
         """The µcr that a hold of the model might take if all open holds gave back what they have."""

@@ -190,10 +190,15 @@ def _grants_table(balance: Balance) -> Table:
     ]
     found, now = grants_of(balance.wallet, MOST_GRANTS), timezone.now()
     rows = []
-    for number, one in enumerate(found[:SHOWN_GRANTS]):
+    firsts = {one.restriction: one.pk for one in reversed(found)}
+    for one in found[:SHOWN_GRANTS]:
         soon = one.expires_at is not None and one.expires_at - now < timedelta(days=7)
         state = (
-            State("expires soon", "warn") if soon else State("used first", "good") if number == 0 else State("waits")
+            State("expires soon", "warn")
+            if soon
+            else State("used first", "good")
+            if one.pk == firsts[one.restriction]
+            else State("waits")
         )
         name = Cell(_KINDS[one.kind], detail=models_alone(one.restriction))
         rows.append(Row([name, one.remaining, one.amount, one.effective_at, day(one.expires_at, "never"), state]))
