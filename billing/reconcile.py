@@ -52,6 +52,11 @@ _PLACES = {
             SELECT w.id AS wallet, k.key AS name, (k.value ->> 0)::bigint AS spent, (k.value ->> 1)::bigint AS held
             FROM billing_wallet w, jsonb_each(nullif(w.windows, '')::jsonb) k
         """,
+        "pools": """
+            SELECT w.id AS wallet, k.key AS models, (k.value ->> 0)::bigint AS rest, (k.value ->> 1)::bigint AS held
+            FROM billing_wallet w, jsonb_each(nullif(w.pools, '')::jsonb) k
+        """,
+        "line": "chr(10)",
         "holds": """
             SELECT h.wallet_id, named.name, h.amount
             FROM billing_hold h, unnest(string_to_array(h.windows, ' ')) AS named(name)
@@ -69,6 +74,11 @@ _PLACES = {
             SELECT w.id AS wallet, k.key AS name, k.value ->> 0 AS spent, k.value ->> 1 AS held
             FROM billing_wallet w, json_each(nullif(w.windows, '')) k
         """,
+        "pools": """
+            SELECT w.id AS wallet, k.key AS models, k.value ->> 0 AS rest, k.value ->> 1 AS held
+            FROM billing_wallet w, json_each(nullif(w.pools, '')) k
+        """,
+        "line": "char(10)",
         "holds": """
             SELECT h.wallet_id, named.value AS name, h.amount
             FROM billing_hold h, json_each('["' || replace(h.windows, ' ', '","') || '"]') named

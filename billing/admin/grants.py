@@ -44,7 +44,7 @@ class GrantForm(ServiceForm):
 
     class Meta:
         model = CreditGrant
-        fields = ["wallet", "amount", "kind", "expires_at", "priority", "paid_amount", "currency"]
+        fields = ["wallet", "amount", "kind", "expires_at", "priority", "restriction", "paid_amount", "currency"]
 
     def clean_amount(self) -> int:
         """Refuse an amount of zero or less."""
@@ -105,8 +105,8 @@ class CreditGrantAdmin(SearchById, ServiceAdmin):
     row_tools = ["refund"]
     fields = [
         "wallet", "kind", "display_amount", "display_remaining", "priority", "effective_at", "expires_at", "expired_at",
-        "voided_at", "source", "paid_amount", "currency", "paid_reference", "refunded_amount", "refund_reference",
-        "created_at",
+        "voided_at", "source", "restriction", "paid_amount", "currency", "paid_reference", "refunded_amount",
+        "refund_reference", "created_at",
     ]  # fmt: skip
     readonly_fields = fields
     display_amount = credits_column("amount", "Amount")
@@ -137,6 +137,7 @@ class CreditGrantAdmin(SearchById, ServiceAdmin):
             source="admin",
             paid_amount=given["paid_amount"],
             currency=given["currency"],
+            models=filter(None, map(str.strip, given["restriction"].splitlines())),
         )
         take_over(obj, made)
 

@@ -14,8 +14,9 @@ from billing.codes import Code
 class Wallet(models.Model):
     """A tenant's credit. `posted` is the sum of its transfers, `held` the sum of its open holds.
 
-    Available credit is posted − held + overdraft_limit; a hold never takes more. `version` counts changes. Nothing is
-    booked before `closed_until` any more, and up to `sealed_until` all is sealed.
+    Available credit is posted − held + overdraft_limit, less what is free of the pools that a request's model isn't in;
+    a hold never takes more. `version` counts changes. Nothing is booked before `closed_until` any more, and up to
+    `sealed_until` all is sealed.
     """
 
     class State(models.TextChoices):
@@ -36,6 +37,13 @@ class Wallet(models.Model):
         db_default="",
         editable=False,
         help_text="Windows of budgets used of late: name to [spent, held, limit, hard] as JSON.",
+    )
+    pools = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        editable=False,
+        help_text="What is left of restricted grants: models to [rest, held] as JSON.",
     )
     state = models.CharField(max_length=10, choices=State, default=State.OPEN)
     closed_until = models.DateTimeField(null=True, blank=True)
@@ -85,7 +93,7 @@ class LedgerAccount(models.Model):
 
 class CreditGrant(models.Model):
     """Credit given to a wallet, all at once. Grants are burnt down in the order of priority, expiry, kind (paid last),
-    age.
+    age; those that are restricted to a request's model before the others.
     """
 
     class Kind(models.TextChoices):
@@ -104,6 +112,12 @@ class CreditGrant(models.Model):
     expired_at = models.DateTimeField(null=True, blank=True, help_text="When its rest went to breakage.")
     voided_at = models.DateTimeField(null=True, blank=True)
     source = models.CharField(max_length=200, blank=True)
+    restriction = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Names of the models that it pays for, a line each; empty: all.",
+    )
     paid_amount = models.BigIntegerField(null=True, blank=True, help_text="In the currency's minor units.")
     currency = models.CharField(max_length=3, blank=True)
     paid_reference = models.CharField(max_length=200, blank=True, db_default="")
@@ -153,6 +167,12 @@ class ScheduledGrant(models.Model):
     begins_at = models.DateTimeField()
     expires_at = models.DateTimeField(null=True, blank=True)
     source = models.CharField(max_length=120, help_text="Also the key of its transfer.")
+    restriction = models.TextField(
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Names of the models that it pays for, a line each; empty: all.",
+    )
     reason = models.CharField(max_length=200, blank=True)
     created_at = models.DateTimeField(db_default=Now())
 

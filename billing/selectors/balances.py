@@ -11,11 +11,25 @@ from django.db.models import Case, F, Q, When
 from base import clock
 from billing.models import CreditGrant, Hold, ScheduledGrant, Wallet
 from billing.writer.grants import kept_for_holds
+from billing.writer.view import models_in, read_pools
+
+
+@dataclass(frozen=True, slots=True)
+class Restricted:
+    """Credit for some models alone: `rest` µcr are left of it, and a new request of one of them may hold `available`,
+    the credit for every model included.
+    """
+
+    models: tuple[str, ...]
+    rest: int
+    available: int
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """A wallet's sums in µcr: a new request may hold `available`; `expiring` is what ends next, at `expires_at`."""
+    """A wallet's sums in µcr: a new request may hold `available`, and more where there is `restricted` credit for its
+    model; `expiring` is what ends next, at `expires_at`.
+    """
 
     wallet: UUID
     posted: int
@@ -25,6 +39,16 @@ class Balance:
     expiring: int
     expires_at: datetime | None
     is_frozen: bool = False
+    restricted: tuple[Restricted, ...] = ()
+
+    def available_for(self, model: str) -> int:
+        """Return what a new request of the model may hold."""
+        return next((one.available for one in self.restricted if model in one.models), self.available)
+
+    @property
+    def for_some(self) -> int:
+        """The µcr that some models' requests may hold beyond what all may."""
+        return sum(one.available - self.available for one in self.restricted)
 
 
 def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
@@ -33,23 +57,34 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
     if wallet is None:
         return None
     grants = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False).order_by("expires_at")
-    ends = list(grants.values_list("pk", "expires_at", "remaining"))
+    ends = list(grants.values_list("pk", "expires_at", "remaining", "restriction"))
+    pools = read_pools(wallet.pools)
     ended = [grant for grant in ends if grant[1] is not None and grant[1] <= wallet.now]
     coming = ends[len(ended) :]
     first = coming[0][1] if coming else None
-    expired = sum(rest for _, _, rest in ended)
+    expired = sum(rest for _, _, rest, _ in ended)
     if ended:  # what open holds may still need of it doesn't expire yet
-        expired -= sum(kept_for_holds(ended, wallet.holds.values_list("reserved_at", "amount")).values())
-    free = wallet.posted - wallet.held - expired
+        holds = wallet.holds.values_list("reserved_at", "amount", "model", "pk")
+        kept = kept_for_holds(ended, holds, {models: pool.rest for models, pool in pools.items()})
+        expired -= sum(kept.values())
+        for pk, _, rest, models in ended:
+            if models in pools:
+                pools[models].rest -= rest - kept[pk]
+    free = wallet.posted - wallet.held - expired + wallet.overdraft_limit - sum(pool.free for pool in pools.values())
     return Balance(
         wallet=wallet.pk,
         posted=wallet.posted,
         held=wallet.held,
         overdraft_limit=wallet.overdraft_limit,
-        available=free + wallet.overdraft_limit,
-        expiring=sum(rest for _, end, rest in coming if end == first),
+        available=free,
+        expiring=sum(rest for _, end, rest, _ in coming if end == first),
         expires_at=first,
         is_frozen=wallet.state == Wallet.State.FROZEN,
+        restricted=tuple(
+            Restricted(tuple(sorted(models_in(models))), pool.rest, free + pool.free)
+            for models, pool in sorted(pools.items())
+            if pool.rest
+        ),
     )
 
 

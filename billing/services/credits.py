@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from datetime import datetime
 from uuid import UUID
 
@@ -20,7 +21,12 @@ from billing.models import CreditGrant, LedgerTransfer, ScheduledGrant, UsageRec
 from billing.services.errors import InsufficientCreditError, KeyReusedError, RefundError
 from billing.services.wallets import account_of, lock
 from billing.writer.apply import apply_now
+from billing.writer.grants import check_pool
 from billing.writer.operations import Adjust, ExpireGrants, Grant, Moved, Refund, Refused, Void
+from billing.writer.view import read_pools
+
+MOST_MODELS = 100
+"""Models that one grant may be restricted to."""
 
 credit_changed = Signal()
 """Sent within the transaction of a change: `transfer` is the one with its key, and `amount` the µcr that came in (below
@@ -43,11 +49,13 @@ def grant(
     paid_amount: int | None = None,
     currency: str = "",
     paid_reference: str = "",
+    models: Iterable[str] = (),
 ) -> CreditGrant:
     """Add `amount` µcr to the wallet as a new grant, or return the grant that `key` made before.
 
-    What the wallet is overdrawn by is repaid from the new grant at once. `paid_amount` is what was paid for it, in the
-    currency's minor units, and `paid_reference` names the payment. Raises ValueError that names the field for terms
+    It pays for requests of the `models` alone, where they are given. What the wallet is overdrawn by is repaid at once
+    from a new grant that pays for all. `paid_amount` is what was paid for it, in the currency's minor units, and
+    `paid_reference` names the payment. Raises ValueError that names the field for terms
     that can't be, KeyReusedError when `key` made another change, or a grant of other terms.
     """
     lock(wallet_id)
@@ -58,6 +66,7 @@ def grant(
         "paid_amount": paid_amount,
         "currency": currency,
         "paid_reference": paid_reference,
+        "restriction": (restriction := restriction_to(models)),
     }
     if (before := _transfer_of(key)) is not None:
         made = before.grant  # a void moves its end, and its source is only a word about it
@@ -88,12 +97,21 @@ def grant(
         source=source,
         paid_amount=paid_amount,
         currency=currency,
+        models=restriction,
     )
     apply_now([op])
     if paid_reference:
         CreditGrant.objects.filter(pk=op.id).update(paid_reference=paid_reference)
     _announce(key, amount)
     return CreditGrant.objects.get(pk=op.id)
+
+
+def restriction_to(models: Iterable[str]) -> str:
+    """Return the text of a grant's restriction to these models; ValueError where one can't be named in it."""
+    names = sorted(set(models))
+    if len(names) > MOST_MODELS or any(not name.strip() or len(name) > 120 or "\n" in name for name in names):
+        raise ValueError(f"models: at most {MOST_MODELS} names of models, each of 1 to 120 characters in one line")
+    return "\n".join(names)
 
 
 def schedule(
@@ -105,13 +123,19 @@ def schedule(
     expires_at: datetime,
     source: str,
     reason: str,
+    models: Iterable[str] = (),
 ) -> None:
     """Have the locked wallet get `amount` µcr at `begins_at`, in place of whatever `source` scheduled before; 0: none.
 
-    The grant's `source` is also the key of its transfer: one that has begun stays as it is.
+    The grant's `source` is also the key of its transfer: one that has begun stays as it is. Raises ValueError for
+    `models` that credit is there or coming for in another set.
     """
     ScheduledGrant.objects.filter(wallet=wallet, source=source).delete()
     if amount and _transfer_of(source) is None:
+        if restriction := restriction_to(models):
+            pools = read_pools(Wallet.objects.values_list("pools", flat=True).get(pk=wallet.pk))
+            coming = ScheduledGrant.objects.filter(wallet=wallet).values_list("restriction", flat=True)
+            check_pool(restriction, [*pools, *coming])
         ScheduledGrant.objects.create(
             wallet=wallet,
             amount=amount,
@@ -120,6 +144,7 @@ def schedule(
             expires_at=expires_at,
             source=source,
             reason=reason,
+            restriction=restriction,
         )
     apply_now([ExpireGrants(wallet.pk)])
 
@@ -188,7 +213,8 @@ def refund(
 
 @transaction.atomic
 def adjust(*, wallet_id: UUID, amount: int, key: str, actor: str, reason: str) -> None:
-    """Correct the wallet by `amount` µcr: a new promotional grant when positive, else taken in burn order.
+    """Correct the wallet by `amount` µcr: a new promotional grant when positive, else taken in burn order, restricted
+    grants last.
 
     Repeating it with the same `key` changes nothing. Raises InsufficientCreditError if that would take held credit,
     ValueError without an amount or reason, KeyReusedError when `key` made another change.

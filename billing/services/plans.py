@@ -20,6 +20,7 @@ from billing.periods import Period, month_of, zone
 from billing.services import credits
 from billing.services.errors import NotSubscribedError, PlanError
 from billing.services.wallets import lock, open_wallet
+from billing.writer.view import free_of
 
 DEFAULT_PLANS: dict[str, dict[str, Any]] = {
     "free": {
@@ -310,7 +311,7 @@ def _apply_overdraft(wallet: Wallet, version: PlanVersion | None) -> None:
         allowed = version.overdraft_limit
     sums = Wallet.objects.get(pk=wallet.pk)
     left = CreditGrant.objects.filter(wallet=wallet).aggregate(sum=Sum("remaining"))["sum"] or 0
-    limit = max(allowed, sums.held - sums.posted, left - sums.posted)
+    limit = max(allowed, sums.held + free_of(sums.pools) - sums.posted, left - sums.posted)
     Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=limit)
 
 

@@ -1,6 +1,7 @@
 -- Each statement returns a row (subject, detail) per contradiction; none when the rows agree. For both databases, but for
--- {pending}: the ids of requests, as text, that events of the outbox name; {kept}: the windows of budgets that wallets keep; and
--- {holds} and {records}, which each have a row for each window that they name.
+-- {pending}: the ids of requests, as text, that events of the outbox name; {kept}: the windows of budgets that wallets keep;
+-- {holds} and {records}, which each have a row for each window that they name; {pools}: those that wallets keep; {line}: what
+-- stands between the models of one.
 
 -- name: wallet_without_account
 SELECT w.id, 'it has no ledger account' FROM billing_wallet w
@@ -29,6 +30,34 @@ SELECT wallet, 'window ' || name || ' of a budget: held less open holds ' || sum
         WHERE NOT EXISTS (SELECT 1 FROM kept k WHERE k.wallet = b.wallet_id AND k.name = b.number || '.' || b.start)
     UNION ALL SELECT h.wallet_id, h.name, -h.amount FROM ({holds}) AS h
 ) AS sums WHERE name <> '' GROUP BY wallet, name HAVING sum(held) <> 0
+
+-- What pools have, less what is left of the grants that are restricted to the same models.
+-- name: pool_rest
+SELECT wallet, 'pool ' || models || ': rest less that of grants ' || sum(rest) FROM (
+    SELECT wallet, models, rest FROM ({pools}) AS kept
+    UNION ALL SELECT g.wallet_id, g.restriction, -g.remaining FROM billing_creditgrant g
+        WHERE g.restriction <> '' AND g.remaining > 0
+) AS sums GROUP BY wallet, models HAVING sum(rest) <> 0
+
+-- name: pool_held
+SELECT wallet, 'pool ' || models || ': held ' || held || ', open holds ' || open FROM (
+    SELECT p.wallet, p.models, p.held, coalesce((SELECT sum(h.amount) FROM billing_hold h WHERE h.wallet_id = p.wallet
+        AND replace({line} || p.models || {line}, {line} || h.model || {line}, '') <> {line} || p.models || {line}), 0) AS open
+    FROM ({pools}) AS p
+) AS sums WHERE held <> open
+
+-- What is free of pools is for their models alone: nothing else may stand on it, whatever its wallet has in all.
+-- name: pool_below_limit
+SELECT id, 'free ' || posted - held || ', of pools ' || kept || ', overdraft limit ' || overdraft_limit FROM (
+    SELECT w.id, w.posted, w.held, w.overdraft_limit, (
+        SELECT sum(CASE WHEN p.rest > p.held THEN p.rest - p.held ELSE 0 END) FROM ({pools}) AS p WHERE p.wallet = w.id
+    ) AS kept, coalesce((SELECT sum(r.charge - r.held) FROM billing_usagerecord r
+            WHERE r.tenant = w.tenant_id AND r.wallet = w.id AND r.revision = 0 AND r.charge > r.held), 0)
+        + coalesce((SELECT sum(r.charge - e.charge) FROM billing_usagerecord r
+            JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
+            WHERE r.tenant = w.tenant_id AND r.wallet = w.id AND r.charge > e.charge), 0) AS beyond
+    FROM billing_wallet w WHERE w.pools <> ''
+) AS sums WHERE posted - held + overdraft_limit - kept + beyond < 0
 
 -- Nothing but a charge above its hold, or a correction upwards, takes a wallet below its limit.
 -- name: wallet_below_limit

@@ -100,6 +100,8 @@ class Changes:
     grant_changes: dict[UUID, datetime | None] = field(default_factory=dict)  # wallet → when its grants change next
     counted: dict[UUID, set[str]] = field(default_factory=dict)  # wallet → windows in which something was counted
     windows: dict[UUID, str] = field(default_factory=dict)  # wallet → the windows that its row keeps from now on
+    pooled: set[UUID] = field(default_factory=set)  # wallets of whose pools something changed
+    pools: dict[UUID, str] = field(default_factory=dict)  # wallet → the pools that its row keeps from now on
     put_away: list[tuple[UUID, int, int, int, int]] = field(default_factory=list)  # wallet, number, start, spent, held
 
     @property
@@ -112,10 +114,15 @@ class Changes:
         """True when the flush has to write an outbox event of topic ``usage``."""
         return bool(self.closed or self.corrections)
 
-    def move(self, wallet: WalletRow, *, posted: int = 0, held: int = 0) -> None:
-        """Change the wallet's sums by so many µcr, here and in the row that later operations of the flush see."""
+    def move(self, wallet: WalletRow, *, posted: int = 0, held: int = 0, model: str = "") -> None:
+        """Change the wallet's sums by so many µcr, here and in the row that later operations of the flush see; what is
+        `held` is so for a request of the model.
+        """
         wallet.posted += posted
         wallet.held += held
+        if wallet.pools and (pool := wallet.pool_of(model)):
+            wallet.pools[pool].held += held
+            self.pooled.add(wallet.id)
         deltas = self.wallets.setdefault(wallet.id, [0, 0])
         deltas[0] += posted
         deltas[1] += held
@@ -142,16 +149,26 @@ class Changes:
                 self.put_away.append((wallet.id, *parts_of(name), count.spent, count.held))
         self.windows[wallet.id] = wallet.kept = _encode(found).decode()
 
-    def take(self, grant: GrantRow, amount: int) -> None:
-        """Take `amount` µcr from a grant (give it back when negative), here and in the row that later operations
-        see.
+    def keep_pools(self, wallet: WalletRow) -> None:
+        """Note what the wallet's row keeps of its pools: those of which something is left."""
+        left = {models: pool for models, pool in wallet.pools.items() if pool.rest}
+        wallet.counted_pools = left
+        self.pools[wallet.id] = wallet.kept_pools = _encode(left).decode() if left else ""
+        self.wallets.setdefault(wallet.id, [0, 0])
+
+    def take(self, grant: GrantRow, amount: int, wallet: WalletRow) -> None:
+        """Take `amount` µcr from a grant of the wallet (give it back when negative), here and in the rows that later
+        operations see.
         """
         grant.remaining -= amount
         self.grants[grant.id] = self.grants.get(grant.id, 0) + amount
+        if grant.models and (pool := wallet.pools.get(grant.models)) is not None:
+            pool.rest -= amount
+            self.pooled.add(wallet.id)
 
     def expire(self, grant: GrantRow, amount: int, wallet: WalletRow) -> None:
         """Move `amount` µcr of a grant that has ended from the wallet to breakage."""
-        self.take(grant, amount)
+        self.take(grant, amount, wallet)
         _, before = self.expired.get(grant.id, (grant, 0))
         self.expired[grant.id] = grant, before + amount
         self.move(wallet, posted=-amount)

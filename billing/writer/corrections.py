@@ -9,7 +9,7 @@ from enum import Enum
 
 from billing.codes import Code
 from billing.writer.changes import Changes, Correction, Transfer, counted
-from billing.writer.grants import roll
+from billing.writer.grants import clashing, count_pools, for_model, roll
 from billing.writer.operations import Answer, Moved, Refund, Refused, Rerate, Settled, Stale, TrueUp
 from billing.writer.view import GrantRow, PostedBurn, RecordRow, View, WalletRow, names_in
 
@@ -35,10 +35,10 @@ def true_up(op: TrueUp, view: View, changes: Changes) -> Answer:
         return Stale()
     if record.is_exact:
         was_this = record.revision > 0 and record.charge + record.refunded == op.charge
-        return Settled(record.charge, wallet.posted, wallet.held) if was_this else Stale()
+        return Settled(record.charge, wallet.posted, wallet.held, wallet.restricted) if was_this else Stale()
     refunded = still_refunded(op.charge, record.charge, record.refunded)
     _correct(op, op.charge - refunded, refunded, view, changes)
-    return Settled(op.charge - refunded, wallet.posted, wallet.held)
+    return Settled(op.charge - refunded, wallet.posted, wallet.held, wallet.restricted)
 
 
 def refund(op: Refund, view: View, changes: Changes) -> Answer:
@@ -62,12 +62,12 @@ def rerate(op: Rerate, view: View, changes: Changes) -> Answer:
     if record is None:
         return Stale()
     if record.rerating == op.run:
-        return Settled(record.charge, wallet.posted, wallet.held)
+        return Settled(record.charge, wallet.posted, wallet.held, wallet.restricted)
     if record.revision != op.revision:
         return Stale()
     refunded = still_refunded(op.charge, record.charge, record.refunded)
     _correct(op, op.charge - refunded, refunded, view, changes)
-    return Settled(op.charge - refunded, wallet.posted, wallet.held)
+    return Settled(op.charge - refunded, wallet.posted, wallet.held, wallet.restricted)
 
 
 def still_refunded(price: int, charge: int, refunded: int) -> int:
@@ -92,7 +92,7 @@ def _correct(op: TrueUp | Refund | Rerate, charge: int, refunded: int, view: Vie
     if not isinstance(op, TrueUp):
         code, said = Code.REQUEST_REFUND if isinstance(op, Refund) else Code.RERATING, (op.actor, op.reason)
     difference = charge - record.charge
-    parts = _taken(difference, wallet, view) if difference > 0 else _given_back(-difference, record, wallet, view)
+    parts = _taken(difference, record, view) if difference > 0 else _given_back(-difference, record, wallet, view)
     for number, (direction, amount, grant) in enumerate(parts):
         debit, credit = direction.value
         source = grant.id if grant else None
@@ -107,16 +107,20 @@ def _correct(op: TrueUp | Refund | Rerate, charge: int, refunded: int, view: Vie
             back = amount if direction is Direction.CREDIT else -amount
             changes.move(wallet, posted=back)
             if grant is not None:
-                changes.take(grant, -back)
+                changes.take(grant, -back, wallet)
                 _note_change(grant, wallet, changes)
+                if grant.models and grant.models not in wallet.pools:
+                    count_pools(wallet, view, changes)
     if record.windows:
         changes.count(wallet, names_in(record.windows), spent=difference)
     changes.corrections.append(Correction(op, record.revision + 1, charge, refunded))
 
 
-def _taken(amount: int, wallet: WalletRow, view: View) -> Iterator[Part]:
-    """Yield the parts of a further charge: from live grants in burn order, then from the overdraft."""
-    for grant in view.grants.get(wallet.id, []):
+def _taken(amount: int, record: RecordRow, view: View) -> Iterator[Part]:
+    """Yield the parts of a further charge: from live grants in burn order, those that are restricted to the request's
+    model first, then from the overdraft.
+    """
+    for grant in for_model(record.model, view.grants.get(record.wallet, [])):
         part = 0 if grant.has_ended_by(view.now) else min(amount, grant.remaining)
         if part:
             yield Direction.DEBIT, part, grant
@@ -130,12 +134,17 @@ def _given_back(amount: int, record: RecordRow, wallet: WalletRow, view: View) -
     grants.
 
     An overdraft that was repaid meanwhile goes to the grants that came with or after the hold, since one of them paid
-    it: first to those that haven't ended, so that the refund can be spent.
+    it: first to those that haven't ended, so that the refund can be spent. What came from a grant that is restricted to
+    other models than a later one, some of them the same, can't go back there: it is for every model then.
     """
     grants = {grant.id: grant for grant in view.grants.get(wallet.id, [])}
     sources = {taking.grant for taking in record.burns}
     ended = {grant.id for grant in grants.values() if grant.is_voided or grant.has_ended_by(view.now)}
-    later = [g for g in grants.values() if g.id not in sources and g.effective_at >= record.reserved_at][::-1]
+    later = [
+        grant
+        for grant in reversed(grants.values())
+        if grant.id not in sources and grant.effective_at >= record.reserved_at and not grant.models
+    ]
     later.sort(key=lambda grant: grant.id in ended)
     for taking in reversed(_last(amount, record.burns)):
         left = taking.amount
@@ -146,7 +155,8 @@ def _given_back(amount: int, record: RecordRow, wallet: WalletRow, view: View) -
                 yield Direction.CREDIT, overdrawn, None
             left -= overdrawn
         for grant in later if taking.grant is None else [grants[taking.grant]]:
-            part = min(left, grant.used)
+            is_blocked = grant.id not in ended and clashing(grant.models, wallet, view) is not None
+            part = 0 if is_blocked else min(left, grant.used)
             if part:
                 yield Direction.EXPIRED if grant.id in ended else Direction.CREDIT, part, grant
                 left -= part

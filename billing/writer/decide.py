@@ -13,7 +13,7 @@ from uuid import UUID
 
 from billing.writer.changes import Burn, Changes, Closing, counted
 from billing.writer.corrections import refund, rerate, true_up
-from billing.writer.grants import adjust, burnable, give, note_next_changes, roll, void
+from billing.writer.grants import adjust, burnable, give, moved, note_next_changes, roll, void
 from billing.writer.operations import (
     Adjust,
     Answer,
@@ -58,6 +58,8 @@ def decide(operations: Sequence[Operation], view: View) -> tuple[list[Answer | L
     note_next_changes(view, changes)
     for wallet in changes.counted:
         changes.keep_windows(view.wallets[wallet])
+    for wallet in changes.pooled:
+        changes.keep_pools(view.wallets[wallet])
     return answers, changes
 
 
@@ -67,22 +69,22 @@ def _reserve(op: Reserve, view: View, changes: Changes) -> Answer:
     hold = view.holds.get(op.request)
     if hold is not None:  # repeated: the answer got lost; an extension may have raised the hold since
         _check_wallet(op.request, hold, op.wallet)
-        return Held(hold.amount, wallet.available)
+        return Held(hold.amount, wallet.available_for(hold.model))
     if not wallet.is_open:
         return Refused("wallet_frozen", 0)
     roll(wallet, view, changes)
     text = op.budgets.windows(view.now)
     windows = names_in(text)
-    amount = min(op.amount, _room(wallet, windows))
+    amount = min(op.amount, _room(wallet, windows, op.model))
     if amount < op.least:  # also when the wallet is overdrawn beyond its limit, since `least` is never negative
-        return _refused(_rooms(wallet, windows), op.least)
-    changes.move(wallet, held=amount)
+        return _refused(_rooms(wallet, windows, op.model), op.least)
+    changes.move(wallet, held=amount, model=op.model)
     if windows:
         changes.count(wallet, windows, held=amount)
     named = text or None
     changes.reserved.append((op, amount, named))
-    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, named))
-    return Held(amount, wallet.available)
+    view.open_hold(HoldRow(op.request, op.wallet, HELD, amount, op.owner, view.now, named, op.model))
+    return Held(amount, wallet.available_for(op.model))
 
 
 def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
@@ -94,17 +96,26 @@ def _extend(op: Extend | Repin, view: View, changes: Changes) -> Answer:
     _check_wallet(op.request, hold, op.wallet)
     roll(wallet, view, changes)
     windows = names_in(hold.windows or "")
-    amount = max(min(op.amount, hold.amount + _room(wallet, windows)), hold.amount)
+    model = op.model if isinstance(op, Repin) else hold.model
+    pools = {wallet.pool_of(hold.model), wallet.pool_of(model)}
+    is_moved = len(pools) > 1 and any(wallet.pools[pool].rest for pool in pools if pool)
+    found = moved(hold, model, wallet, view) if is_moved else wallet
+    room = _room(found, windows, model, hold)
+    amount = min(max(op.amount, hold.amount), room) if is_moved else max(min(op.amount, room), hold.amount)
     if amount < op.least:
-        return _refused(_rooms(wallet, windows), op.least)
-    if amount > hold.amount:
-        changes.move(wallet, held=amount - hold.amount)
+        return _refused(_rooms(found, windows, model, hold), op.least)
+    if amount != hold.amount or len(pools) > 1:
+        changes.move(wallet, held=-hold.amount, model=hold.model)
+        changes.move(wallet, held=amount, model=model)
         if windows:
             changes.count(wallet, windows, held=amount - hold.amount)
         hold.amount = changes.extended[op.request] = amount
     if isinstance(op, Repin):
         changes.repinned[op.request] = op
-    return Held(amount, wallet.available)
+        hold.model = model
+    if is_moved:
+        roll(wallet, view, changes)  # what was kept for it of another pool's ended grants
+    return Held(amount, wallet.available_for(model))
 
 
 class _Room(NamedTuple):
@@ -116,27 +127,30 @@ class _Room(NamedTuple):
     budget: int = 0
 
 
-def _room(wallet: WalletRow, windows: Sequence[str]) -> int:
-    """Return the µcr that a hold may take now, under all limits."""
+def _room(wallet: WalletRow, windows: Sequence[str], model: str, hold: HoldRow | None = None) -> int:
+    """Return the µcr that a request of the model may hold in all, under all limits; `hold` is what it has by now."""
+    present = 0 if hold is None else hold.amount
+    room = wallet.available_for(model, hold)
     if not wallet.is_open:
-        return 0
-    room = wallet.available
+        return min(room, present)
     if windows:
         found = wallet.windows
         for name in windows:
             count = found.get(name)
             if count is not None and count.is_hard and count.limit is not None:
-                room = min(room, count.limit - count.spent - count.held)
+                room = min(room, present + count.limit - count.spent - count.held)
     return room
 
 
-def _rooms(wallet: WalletRow, windows: Sequence[str]) -> list[_Room]:
-    """Return what each limit leaves for a hold: ``wallet`` or ``wallet_frozen``, and those of hard budgets in these
-    windows. A soft budget, and one whose limit was lifted, leaves everything; so does one that doesn't exist.
+def _rooms(wallet: WalletRow, windows: Sequence[str], model: str, hold: HoldRow | None = None) -> list[_Room]:
+    """Return what each limit leaves, beyond its `hold`, for a request of the model: ``wallet`` or ``wallet_frozen``,
+    and those of hard budgets in these windows. A soft budget, and one whose limit was lifted, leaves everything; so
+    does one that doesn't exist.
     """
     if not wallet.is_open:
         return [_Room(0, 0, "wallet_frozen")]
-    rooms = [_Room(wallet.available, wallet.available + wallet.held, "wallet")]
+    free = wallet.available_for(model, hold) - (0 if hold is None else hold.amount)
+    rooms = [_Room(free, wallet.freed_for(model), "wallet")]
     for name in windows:
         count = wallet.windows.get(name)
         if count is not None and count.is_hard and count.limit is not None:
@@ -178,7 +192,7 @@ def _settle(op: Settle, view: View, changes: Changes) -> Answer:
     if hold is None:
         return _closed_before(op.request, op.charge, wallet, view)
     _close(Closing(op, op.charge, op.exact), hold, wallet, view, changes)
-    return Settled(op.charge, wallet.posted, wallet.held)
+    return Settled(op.charge, wallet.posted, wallet.held, wallet.restricted)
 
 
 def _release(op: Release, view: View, changes: Changes) -> Answer:
@@ -187,14 +201,14 @@ def _release(op: Release, view: View, changes: Changes) -> Answer:
     if hold is None:
         return _closed_before(op.request, 0, wallet, view)
     _close(Closing(op, 0, exact=True), hold, wallet, view, changes)
-    return Settled(0, wallet.posted, wallet.held)
+    return Settled(0, wallet.posted, wallet.held, wallet.restricted)
 
 
 def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, changes: Changes) -> None:
     op, charge = closing.operation, closing.charge
     _check_wallet(op.request, hold, op.wallet)
-    changes.burns += _burn(op.request, charge, hold, view, changes)
-    changes.move(wallet, posted=-charge, held=-hold.amount)
+    changes.burns += _burn(charge, hold, wallet, view, changes)
+    changes.move(wallet, posted=-charge, held=-hold.amount, model=hold.model)
     if hold.windows:
         changes.count(wallet, names_in(hold.windows), held=-hold.amount, spent=charge)
     changes.closed.append(closing)
@@ -203,17 +217,17 @@ def _close(closing: Closing, hold: HoldRow, wallet: WalletRow, view: View, chang
     roll(wallet, view, changes)
 
 
-def _burn(request: UUID, charge: int, hold: HoldRow, view: View, changes: Changes) -> Iterator[Burn]:
+def _burn(charge: int, hold: HoldRow, wallet: WalletRow, view: View, changes: Changes) -> Iterator[Burn]:
     """Yield the transfers of a charge: from the grants that the hold may burn; the rest is overdraft."""
     left, order = charge, 0
-    for grant in burnable(hold, view):
-        part = min(left, grant.remaining)
+    for grant, most in burnable(hold, wallet, view):
+        part = min(left, most)
         if part:
-            changes.take(grant, part)
-            yield Burn(hold.wallet, request, order, part, grant.id)
+            changes.take(grant, part, wallet)
+            yield Burn(hold.wallet, hold.id, order, part, grant.id)
             left, order = left - part, order + 1
     if left:
-        yield Burn(hold.wallet, request, order, left, None)
+        yield Burn(hold.wallet, hold.id, order, left, None)
 
 
 def _check(op: Reserve | Extend | Repin) -> None:
@@ -233,7 +247,7 @@ def _check(op: Reserve | Extend | Repin) -> None:
 def _closed_before(request: UUID, charge: int, wallet: WalletRow, view: View) -> Answer:
     """Return the answer for a hold that isn't open: Settled if it was closed with this very charge, else Stale."""
     if view.charges.get(request) == charge:
-        return Settled(charge, wallet.posted, wallet.held)
+        return Settled(charge, wallet.posted, wallet.held, wallet.restricted)
     return Stale()
 
 

@@ -115,8 +115,9 @@ NO_BUDGETS = Bearing()
 
 
 class Reserve(msgspec.Struct, frozen=True):
-    """Hold min(`amount`, the wallet's available credit, what is left of each hard one of its `budgets`) if that is at
-    least `least`; otherwise refuse, changing nothing. The hold counts in the windows of now of all of its budgets.
+    """Hold min(`amount`, the wallet's available credit for the model, what is left of each hard one of its `budgets`)
+    if that is at least `least`; otherwise refuse, changing nothing. The hold counts in the windows of now of all of its
+    budgets.
     """
 
     request: UUID
@@ -154,8 +155,9 @@ class Repin(msgspec.Struct, frozen=True):
     """Pin the hold of a request that moved before its first token to another deployment and card version, and raise it
     to min(`amount`, held + available credit) if that is at least `least`; else refuse, changing nothing.
 
-    Both are the hold's whole amount at the new prices; what is held already never falls. `facts` take the place of the
-    Reserve's, and `multiplier_bp` that of the multiplier, where it is given.
+    Both are the hold's whole amount at the new prices. What is held already falls only where the models are in
+    different pools of credit and there isn't as much for the new one. `facts` take the place of the Reserve's, and
+    `multiplier_bp` that of the multiplier, where it is given.
     """
 
     request: UUID
@@ -263,7 +265,9 @@ class ExpireGrants(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """Add `amount` µcr to the wallet as a grant, and repay from it at once what the wallet is overdrawn by."""
+    """Add `amount` µcr to the wallet as a grant, and repay from it at once what the wallet is overdrawn by, unless it
+    is restricted to `models` (public names in alphabetical order, a line each).
+    """
 
     wallet: UUID
     amount: int
@@ -276,6 +280,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     paid_amount: int | None = None
     currency: str = ""
+    models: str = ""
     id: UUID = msgspec.field(default_factory=uuid7)
 
 
@@ -295,7 +300,7 @@ class Void(msgspec.Struct, frozen=True, kw_only=True):
 
 class Adjust(msgspec.Struct, frozen=True, kw_only=True):
     """Correct the wallet by `amount` µcr: a new promotional grant when positive, else taken from the live grants in
-    burn order, or refused where that would take held credit.
+    burn order, restricted ones last, or refused where that would take held credit.
     """
 
     wallet: UUID
@@ -324,7 +329,9 @@ Operation = (
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Reserve, Extend or Repin succeeded: `total` µcr are held for the request, `available` µcr can still be held."""
+    """Reserve, Extend or Repin succeeded: `total` µcr are held for the request, `available` µcr can still be held for
+    its model.
+    """
 
     total: int
     available: int
@@ -357,12 +364,14 @@ class Renewed(msgspec.Struct, frozen=True):
 class Settled(msgspec.Struct, frozen=True):
     """The hold is closed (or its record corrected) and the request is charged `charge` µcr in all.
 
-    `posted` and `held` are the wallet's sums afterwards, in µcr.
+    `posted` and `held` are the wallet's sums afterwards, in µcr; `restricted` of what isn't held is for some models
+    alone.
     """
 
     charge: int
     posted: int
     held: int
+    restricted: int = 0
 
 
 class Stale(msgspec.Struct, frozen=True):

@@ -54,6 +54,48 @@ def read_windows(text: str) -> Windows:
     return _decode(text) if text else {}
 
 
+class Pool(msgspec.Struct, array_like=True):
+    """What is left of the grants that are restricted to the same models, and what the open holds of these models have;
+    `decide` keeps it up to date as it walks the operations. Amounts are µcr.
+    """
+
+    rest: int
+    held: int
+
+    @property
+    def free(self) -> int:
+        """The µcr that a hold of another model can't take."""
+        return max(self.rest - self.held, 0)
+
+
+Pools = dict[str, Pool]
+"""Pools by their models, as grants name them: of one wallet, no model is in two."""
+
+_decode_pools = msgspec.json.Decoder(Pools).decode
+
+
+def read_pools(text: str) -> Pools:
+    """Return the pools that a wallet's row keeps: those of which something is left."""
+    return _decode_pools(text) if text else {}
+
+
+def free_of(pools: str | None) -> int:
+    """Return how many µcr of the pools that a wallet's row keeps are free, and so for their models alone."""
+    return sum(pool.free for pool in read_pools(pools or "").values())
+
+
+@functools.lru_cache(maxsize=4096)
+def models_in(text: str) -> frozenset[str]:
+    """Return the models that a grant is restricted to: none where it pays for all."""
+    return frozenset(text.split("\n")) if text else frozenset()
+
+
+def overlapping(models: str, others: Iterable[str]) -> str | None:
+    """Return which of the `others` names some of the models that a grant is restricted to without naming the same."""
+    mine = models_in(models)
+    return next((one for one in others if one != models and not mine.isdisjoint(models_in(one))), None)
+
+
 @functools.lru_cache(maxsize=4096)
 def names_in(text: str) -> tuple[str, ...]:
     """Return the names of windows in the text of a hold or record."""
@@ -89,12 +131,51 @@ class WalletRow:
     version: int = 0  # raised by everybody who changes its credit, holds, grants or budgets
     closed_until: datetime | None = None  # nothing is booked before it any more
     kept: str = ""  # its windows of late as the row has them
+    kept_pools: str = ""  # its pools likewise
     read: Windows | None = None
+    counted_pools: Pools | None = None
 
     @property
     def available(self) -> int:
-        """The µcr that a new hold may take; negative when the wallet is below its limit."""
+        """The µcr that aren't held, whatever models they are for, with the overdraft; negative below its limit."""
         return self.posted - self.held + self.overdraft_limit
+
+    def available_for(self, model: str, besides: HoldRow | None = None) -> int:
+        """The µcr that a hold of the model may take, where `besides` gives back what it has.
+
+        What is free of a pool is for its models alone. What its holds have beyond its rest counts against all.
+        """
+        given_back = 0 if besides is None else besides.amount
+        room = self.posted - self.held + self.overdraft_limit + given_back
+        if not self.pools:
+            return room
+        for models, pool in self.pools.items():
+            names = models_in(models)
+            if model not in names:
+                own = given_back if besides is not None and besides.model in names else 0
+                room -= max(pool.rest - pool.held + own, 0)
+        return room
+
+    @property
+    def restricted(self) -> int:
+        """The µcr that aren't held and are for some models alone."""
+        return sum(pool.free for pool in self.pools.values()) if self.pools else 0
+
+    def freed_for(self, model: str) -> int:
+        """The µcr that a hold of the model might take if all open holds gave back what they have."""
+        others = sum(pool.rest for models, pool in self.pools.items() if model not in models_in(models))
+        return self.posted + self.overdraft_limit - others
+
+    @property
+    def pools(self) -> Pools:
+        """The pools of its restricted grants."""
+        if self.counted_pools is None:
+            self.counted_pools = read_pools(self.kept_pools)
+        return self.counted_pools
+
+    def pool_of(self, model: str) -> str:
+        """Return the pool that a model is in, "" where it is in none."""
+        return next((models for models in self.pools if model in models_in(models)), "")
 
     @property
     def windows(self) -> Windows:
@@ -115,6 +196,7 @@ class HoldRow:
     owner: UUID
     reserved_at: datetime
     windows: str | None = None  # the names of those that it counts in
+    model: str = ""
 
 
 @dataclass(slots=True)
@@ -130,6 +212,7 @@ class GrantRow:
     is_voided: bool
     priority: int = 50
     kind: str = "promotional"
+    models: str = ""  # those it is restricted to, a line each; "" for all
 
     @property
     def order(self) -> tuple[int, datetime, bool, datetime, UUID]:
@@ -170,6 +253,7 @@ class ScheduledRow:
     kind: str
     source: str
     reason: str
+    models: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +279,7 @@ class RecordRow:
     windows: str | None = None
     refunded: int = 0
     rerating: UUID | None = None  # the last run that re-rated it
+    model: str = ""
     burns: list[PostedBurn] = field(default_factory=list)
     corrected: int = 0  # transfers of its corrections so far, which are numbered one after the other
 
@@ -273,8 +358,10 @@ class View:
             self.wallets[wallet].windows.setdefault(f"{number}.{start}", Count(spent, held, limit, bool(is_hard)))
 
     def open_hold(self, hold: HoldRow) -> None:
-        """Add a hold, made now, that later operations of the flush see; it keeps nothing of what has ended."""
+        """Add a hold, made now, that later operations of the flush see."""
         self.holds[hold.id] = hold
+        if (others := self.open_holds.get(hold.wallet)) is not None:
+            others[hold.id] = hold
 
     def close_hold(self, hold: HoldRow) -> None:
         """Remove a hold for later operations of the flush."""
@@ -325,7 +412,8 @@ class Demand:
 class FollowUp:
     """Rows that only the answers to a Demand show to be needed; mostly none."""
 
-    due: list[UUID]  # wallets with a grant that may have ended or begun, or by CREDIT: open holds, scheduled are read
+    due: list[UUID]  # wallets with a grant that may have ended or begun, by CREDIT, or with a pool to be counted anew:
+    # their open holds and scheduled grants are read
     unread: list[UUID]  # those of `due` whose grants weren't read yet
     closed: list[tuple[UUID, date]]  # requests to be closed that have no open hold: their charges are read
     absent: list[UUID]  # wallets and holds that were not read: locked by others, or not there
@@ -334,11 +422,12 @@ class FollowUp:
     @classmethod
     def of(cls, operations: Sequence[Operation], demand: Demand, view: View) -> FollowUp:
         """Return what `view`, read by `demand`, still lacks for the operations."""
-        by_credit = {operation.wallet for operation in operations if isinstance(operation, CREDIT)}
+        counted = {operation.wallet for operation in operations if isinstance(operation, CREDIT)}
+        counted.update(record.wallet for record in view.records.values() if _may_fill_a_used_up_pool(record, view))
         due = [
             wallet.id
             for wallet in view.wallets.values()
-            if wallet.id in by_credit
+            if wallet.id in counted
             or (wallet.next_grant_change_at is not None and wallet.next_grant_change_at <= view.now)
         ]
         read = {*demand.burning, *demand.restoring}
@@ -356,6 +445,18 @@ class FollowUp:
                     closed.append((operation.request, day_of(operation.request)))
         unread = [wallet for wallet in due if wallet not in read]
         return cls(due, unread, closed, absent, sorted(_windows_away(operations, view)))
+
+
+def _may_fill_a_used_up_pool(record: RecordRow, view: View) -> bool:
+    """Return whether a correction may give back to a restricted grant whose pool is counted no more, as nothing is left
+    of it: the holds of its models are to be read.
+    """
+    wallet = view.wallets.get(record.wallet)
+    if wallet is None or not record.burns:
+        return False
+    paid = {burn.grant for burn in record.burns}
+    grants = view.grants.get(record.wallet, ())
+    return any(grant.id in paid and grant.models and grant.models not in wallet.pools for grant in grants)
 
 
 def _windows_away(operations: Iterable[Operation], view: View) -> Iterator[tuple[UUID, int, int]]:

@@ -103,12 +103,14 @@ def _transfers(changes: Changes) -> Iterator[Row]:
 
 
 def _given(changes: Changes) -> Iterator[Row]:
-    """Yield the new grants: id, wallet, kind, amount, priority, when it takes effect and ends, source, money paid."""
+    """Yield the new grants: id, wallet, kind, amount, priority, when it takes effect and ends, source, money paid, the
+    models that it is restricted to.
+    """
     for one in changes.given:
         row = one.row
         yield (
             row.id, row.wallet, row.kind, row.amount, row.priority, row.effective_at, row.expires_at, one.source,
-            one.paid_amount, one.currency,
+            one.paid_amount, one.currency, row.models,
         )  # fmt: skip
 
 
@@ -119,9 +121,11 @@ def _voided(changes: Changes) -> Iterator[Row]:
 
 
 def _wallets(changes: Changes) -> Iterator[Row]:
-    """Yield what is added to wallets' sums, and the windows that they keep where these changed; then the wallet."""
+    """Yield what is added to wallets' sums, and the windows and pools that they keep where these changed; then the
+    wallet.
+    """
     for wallet, deltas in changes.wallets.items():
-        yield *deltas, changes.windows.get(wallet), wallet
+        yield *deltas, changes.windows.get(wallet), changes.pools.get(wallet), wallet
 
 
 def _outbox_payload(changes: Changes) -> str:

@@ -14,6 +14,7 @@ from django.urls import reverse
 from base.units import format_credits
 from billing.admin.base import take_over, tool
 from billing.models import Plan, Subscription, Wallet
+from billing.writer.view import free_of
 from control.admin.base import KeptAdmin
 from tenancy.models import Project, Tenant
 from tenancy.services import members, tenants
@@ -74,6 +75,7 @@ class TenantAdmin(KeptAdmin):
         return rows.annotate(
             plan_name=Subquery(active.values("version__plan__name")[:1]),
             available=Subquery(wallet.values(sum=F("posted") - F("held") + F("overdraft_limit"))[:1]),
+            pools=Subquery(wallet.values("pools")[:1]),
         )
 
     def get_form(self, request: HttpRequest, obj: Tenant | None = None, change: bool = False, **options: Any) -> Any:
@@ -118,8 +120,10 @@ class TenantAdmin(KeptAdmin):
 
     @admin.display(description="Available credits", ordering="available")
     def available(self, tenant: Any) -> str:
-        """Credits that new requests may hold, the overdraft included."""
-        return "–" if tenant.available is None else format_credits(tenant.available, separator=",")
+        """Credits that new requests of every model may hold, the overdraft included."""
+        if tenant.available is None:
+            return "–"
+        return format_credits(tenant.available - free_of(tenant.pools), separator=",")
 
     @tool("New API key", path="new-key", permission="new_key")
     def new_key(self, request: HttpRequest, tenant: Tenant) -> HttpResponse:

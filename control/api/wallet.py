@@ -31,8 +31,16 @@ class AmountSerializer(serializers.Serializer[int]):
         return {"credits": format_credits(instance), "credits_micro": instance}
 
 
+class RestrictedSerializer(serializers.Serializer[Any]):
+    """Credit for some models alone: a new request of one may hold `available`, which includes what is for all."""
+
+    models = serializers.ListField(child=serializers.CharField())
+    rest = AmountSerializer()
+    available = AmountSerializer()
+
+
 class WalletSerializer(serializers.Serializer[Any]):
-    """A wallet's sums: `available` is what a new request may hold; `expiring` ends at `expires_at`."""
+    """A wallet's sums: `available` is what a new request of every model may hold; `expiring` ends at `expires_at`."""
 
     id = serializers.UUIDField(source="wallet")
     posted = AmountSerializer()
@@ -41,6 +49,7 @@ class WalletSerializer(serializers.Serializer[Any]):
     available = AmountSerializer()
     expiring = AmountSerializer()
     expires_at = serializers.DateTimeField(allow_null=True)
+    restricted = RestrictedSerializer(many=True)
 
 
 class TransferSerializer(serializers.Serializer[Any]):

@@ -30,7 +30,7 @@ from control.console.catalogue import active_subscription, next_grant
 from control.console.tenancy import Place, tenant_page
 from control.screens import statements
 from control.screens.charts import Tile, spark
-from control.screens.figures import amount, day, grouped, share, show_credits
+from control.screens.figures import amount, day, grouped, models_alone, share, show_credits
 from control.screens.ledger import cursor_of, ledger_csv, ledger_table, signed
 from control.screens.tables import Cell, Column, Row, State, Table
 from control.throttles import check_vouchers
@@ -93,7 +93,7 @@ class Spending:
 
 def lasting_tile(spending: Spending, balance: Balance | None, subscription: Subscription | None) -> Tile:
     """Return how long the credit lasts, and whether the next month's comes before it ends."""
-    available = 0 if balance is None else balance.available
+    available = 0 if balance is None else balance.available + balance.for_some
     days = spending.days_left(available)
     if days is None:
         return Tile("Lasts", "–", f"nothing was spent in {RATE_DAYS} days")
@@ -109,7 +109,11 @@ def balance_tile(balance: Balance | None, href: str = "") -> Tile:
     if balance is None:
         return Tile("Balance", "–", "no wallet yet")
     note = "credits"
-    if balance.held:
+    if balance.restricted:
+        one = balance.restricted[0]
+        whose = models_alone("\n".join(one.models)) if len(balance.restricted) == 1 else "for some models alone"
+        note = format_html("credits; {} more {}", amount(balance.for_some, is_charge=False), whose)
+    elif balance.held:
         note = format_html("credits; {} held for requests", amount(balance.held))
     elif balance.expires_at:
         note = format_html("credits; {} expire {}", amount(balance.expiring, is_charge=False), day(balance.expires_at))
@@ -159,7 +163,7 @@ def _limits(version: PlanVersion, tenant: UUID, balance: Balance | None, running
         name = Cell(f"Tokens {_each(version.token_period_s)}", detail=burst)
         yield Row([name, None, version.token_limit, State("–")])
     if balance is not None and balance.overdraft_limit:
-        over = max(0, -balance.posted)
+        over = max(0, sum(one.rest for one in balance.restricted) - balance.posted)
         yield Row(["Overdraft", amount(over), amount(balance.overdraft_limit), used_of(over, balance.overdraft_limit)])
 
 
@@ -186,17 +190,22 @@ def _grants_table(balance: Balance) -> Table:
     ]
     found, now = grants_of(balance.wallet, MOST_GRANTS), timezone.now()
     rows = []
-    for number, one in enumerate(found[:SHOWN_GRANTS]):
+    firsts = {one.restriction: one.pk for one in reversed(found)}
+    for one in found[:SHOWN_GRANTS]:
         soon = one.expires_at is not None and one.expires_at - now < timedelta(days=7)
         state = (
-            State("expires soon", "warn") if soon else State("used first", "good") if number == 0 else State("waits")
+            State("expires soon", "warn")
+            if soon
+            else State("used first", "good")
+            if one.pk == firsts[one.restriction]
+            else State("waits")
         )
-        rows.append(
-            Row([_KINDS[one.kind], one.remaining, one.amount, one.effective_at, day(one.expires_at, "never"), state])
-        )
+        name = Cell(_KINDS[one.kind], detail=models_alone(one.restriction))
+        rows.append(Row([name, one.remaining, one.amount, one.effective_at, day(one.expires_at, "never"), state]))
     for later in coming_grants_of(balance.wallet, SHOWN_GRANTS):
         ends = day(later.expires_at, "never")
-        rows.append(Row([_KINDS[later.kind], None, later.amount, later.begins_at, ends, State("comes")], is_over=True))
+        name = Cell(_KINDS[later.kind], detail=models_alone(later.restriction))
+        rows.append(Row([name, None, later.amount, later.begins_at, ends, State("comes")], is_over=True))
     rest = found[SHOWN_GRANTS:]
     left = amount(sum(one.remaining for one in rest), is_charge=False)
     note = format_html("and {} more, with {} credits", len(rest), left) if rest else ""

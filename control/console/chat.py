@@ -76,12 +76,19 @@ def account(request: HttpRequest, place: Place) -> HttpResponse:
 
 
 def account_data(balance: Balance | None, subscription: Subscription | None) -> dict[str, Any]:
-    """Return the balance and the next month's credit, JSON-ready; amounts are decimal strings and µcr."""
+    """Return the balance, what more of it is for which models, and the next month's credit, JSON-ready; amounts are
+    decimal strings and µcr.
+    """
     available = 0 if balance is None else balance.available
     grant, at = next_grant(subscription)
     return {
         "available": format_credits(available),
         "available_micro": available,
+        "restricted": [
+            {"models": list(one.models), "more_micro": one.available - available}
+            for one in (() if balance is None else balance.restricted)
+            if one.available > available
+        ],
         "next_grant": format_credits(grant) if grant else None,
         "next_grant_at": at.isoformat() if at and grant else None,
     }

@@ -118,15 +118,18 @@ def _money_steps(
     if subscription is None:
         yield Step("There is no plan", "Without one no request is let in: ask your operator for one.")
         return
-    available = 0 if balance is None else balance.available
+    available = 0 if balance is None else balance.available + balance.for_some
     days = spending.days_left(available)
-    if available > 0 and (days is None or days >= LOW_DAYS):
+    is_for_all = balance is not None and balance.available > 0
+    if is_for_all and (days is None or days >= LOW_DAYS):
         return
     grant, at = next_grant(subscription)
-    if available > 0 and grant and spending.lasts_until(available, at):
+    if is_for_all and grant and spending.lasts_until(available, at):
         return
     coming = f"The next {show_credits(grant)} come on {at:%-d %b}. " if grant and at else ""
     title = "Credit runs out soon" if available > 0 else "There is no credit left"
+    if available > 0 and not is_for_all:
+        title = "Credit is left for some models alone"
     href = reverse("console-billing") + place.query if place.access.may("wallet") else ""
     text = f"{coming}Ask your operator for more, or spend less: the keys’ budgets bound each program."
     yield Step(title, text, action="Billing" if href else "", href=href)

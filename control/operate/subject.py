@@ -126,11 +126,11 @@ class Subject:
         if self.balance is None:
             return []
         one, href = self.balance, self.address("wallet")
-        overdraft = (
-            f"{show_credits(one.overdraft_limit)} of it overdraft" if one.overdraft_limit else "can be spent now"
-        )
+        note = f"{show_credits(one.overdraft_limit)} of it overdraft" if one.overdraft_limit else "can be spent now"
+        if one.for_some:
+            note += f"; {show_credits(one.for_some)} more for some models"
         return [
-            Tile("Available", amount(one.available, is_charge=False), overdraft, href),
+            Tile("Available", amount(one.available, is_charge=False), note, href),
             Tile("Held", amount(one.held), "for requests that run", href),
             Tile(
                 "Expires next",

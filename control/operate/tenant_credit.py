@@ -18,6 +18,7 @@ from billing.services import credits, plans, wallets
 from billing.services.errors import InsufficientCreditError
 from control.operate.asks import METHODS, Ask, ReasonForm, answered, bound
 from control.operate.base import Desk, operator_page
+from control.operate.fields import NamesField, models
 from control.operate.subject import open_tenant, page_of
 from control.screens.budgets import BudgetForm, NewBudgetForm, filled
 from control.screens.figures import day
@@ -64,6 +65,12 @@ class GrantForm(OnceForm):
         max_value=100,
         label="Order",
         help_text="0 is used first, 100 last; grants begin with 50.",
+    )
+    models = NamesField(
+        models,
+        required=False,
+        label="Models",
+        help_text="None chosen: all. What is for some models is used before what is for all, and pays for no other.",
     )
 
     def clean_currency(self) -> str:

@@ -25,7 +25,7 @@ from control.operate.base import Desk, operator_page
 from control.operate.subject import PAGE, SETTINGS, Section, Subject
 from control.screens import statements
 from control.screens.budgets import budgets_table
-from control.screens.figures import grouped, moment, short_id
+from control.screens.figures import grouped, models_alone, moment, short_id
 from control.screens.key_forms import limits_in_words
 from control.screens.ledger import WORDS, reason_of
 from control.screens.tables import Button, Cell, Column, Row, State, Table
@@ -119,7 +119,7 @@ def _grants(subject: Subject, wallet_id: UUID) -> Table:
     ] + [Column("Actions", "buttons", is_hidden=True)] * may_end
     rows = []
     for coming in ScheduledGrant.objects.filter(wallet=wallet_id).order_by("begins_at")[:5]:
-        name = Cell(coming.get_kind_display(), detail=coming.reason)
+        name = Cell(coming.get_kind_display(), detail=_joined(models_alone(coming.restriction), coming.reason))
         values = [name, State("To come", "warn"), coming.amount, None, coming.expires_at, coming.begins_at]
         rows.append(Row([*values, *[[]] * may_end]))
     mine = CreditGrant.objects.filter(wallet=wallet_id)
@@ -127,7 +127,7 @@ def _grants(subject: Subject, wallet_id: UUID) -> Table:
     over = list(mine.filter(remaining=0).order_by("-created_at")[:10])
     for one in [*left, *over]:
         values = [
-            Cell(one.get_kind_display(), detail=_paid(one) or _source(one)),
+            Cell(one.get_kind_display(), detail=_joined(models_alone(one.restriction), _paid(one) or _source(one))),
             _grant_state(one),
             one.amount,
             one.remaining,
@@ -165,6 +165,10 @@ def _purchases(tenant: Tenant) -> Table:
         for one in Purchase.objects.filter(tenant=tenant).order_by("-created_at")[:PAGE]
     ]
     return Table("Purchases", columns, rows, "Nothing was bought.", id="purchases")
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def _paid(grant: CreditGrant) -> str:

@@ -22,6 +22,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from base.units import format_credits
 from billing.models import Plan, Subscription, Wallet
 from billing.selectors.usage import charges_by_day, charges_of
+from billing.writer.view import free_of
 from control.belongings.download import csv_of
 from control.operate.asks import Ask, answered, bound, to_copy
 from control.operate.base import Desk, operator_page
@@ -76,6 +77,7 @@ class Asked(Listing):
         return rows.annotate(
             plan_name=Subquery(active.values("version__plan__name")[:1]),
             available=Subquery(wallet.values(sum=F("posted") - F("held") + F("overdraft_limit"))[:1]),
+            pools=Subquery(wallet.values("pools")[:1]),
             wallet_state=Subquery(wallet.values("state")[:1]),
         )
 
@@ -103,6 +105,11 @@ def tenant_list(request: HttpRequest, desk: Desk) -> HttpResponse:
     return render(request, "operate/tenants.html", context)
 
 
+def _available(one: Any) -> int | None:
+    """Return what is available for every model."""
+    return None if one.available is None else one.available - free_of(one.pools)
+
+
 def _rows(desk: Desk, found: Sequence[Any]) -> list[Row]:
     today = timezone.now().date()
     first = today - timedelta(days=DAYS - 1)
@@ -120,7 +127,7 @@ def _rows(desk: Desk, found: Sequence[Any]) -> list[Row]:
                     Cell(one.name, reverse("operate-tenant", args=[one.slug]), detail=one.slug),
                     state_of(one, is_frozen=one.wallet_state == Wallet.State.FROZEN),
                     one.plan_name or "–",
-                    one.available if sees_credit else None,
+                    _available(one) if sees_credit else None,
                     sum(days.values()) if charges else None,
                     render_to_string("components/spark.html", {"points": points}) if points else "",
                 ],
@@ -157,7 +164,7 @@ def _lines(asked: Asked) -> Iterator[list[list[str]]]:
                 cell(one.name),
                 state_of(one, is_frozen=one.wallet_state == Wallet.State.FROZEN).word.lower(),
                 cell(one.plan_name or ""),
-                "" if one.available is None else format_credits(one.available),
+                "" if (available := _available(one)) is None else format_credits(available),
                 format_credits(charges.get(one.pk, 0)),
                 f"{one.created_at:%Y-%m-%d}",
             ]

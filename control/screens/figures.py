@@ -60,6 +60,12 @@ def amount(micro: int | None, *, is_charge: bool = True) -> str:
     return format_html(html, format_credits(micro), exact, shown)
 
 
+def models_alone(restriction: str) -> str:
+    """Return in words which models' requests a grant pays for; "" where it pays for all."""
+    names = restriction.split("\n")
+    return f"for {', '.join(names[:-1])}{' and ' if names[1:] else ''}{names[-1]} alone" if restriction else ""
+
+
 def grouped(number: int) -> str:
     """Return a whole number with thousands separators."""
     return f"{number:,}"

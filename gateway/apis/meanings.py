@@ -396,7 +396,7 @@ MEANINGS = {
     "resets_at": "When the next window begins; null: never.",
     "RequestUsage.status": "`pending` while it runs, then `settled`.",
     "RequestUsage.endpoint": "The endpoint that was asked.",
-    "available": "The tenant's available credits after this request.",
+    "available": "The tenant's available credits after this request, without those that are for some models alone.",
     "available_micro": "The same in millionths of a credit.",
     "Response.status": "`queued`, `in_progress`, `completed`, `incomplete`, `failed` or `cancelled`.",
     "Response.error": "Why it failed.",

@@ -491,7 +491,8 @@ class Generation:
             return taken, msgspec.structs.replace(outcome, charge=None)
         if isinstance(operation, Settle):
             self._metrics.settled(self.route.counted_as, operation.classes, charge)
-        return taken, msgspec.structs.replace(outcome, charge=answer.charge, available=answer.posted - answer.held)
+        left = answer.posted - answer.held - answer.restricted
+        return taken, msgspec.structs.replace(outcome, charge=answer.charge, available=left)
 
     def _not_enforced(self, finished: Finished) -> str:
         """Return what the answer was to be held to, where its engine found that it wasn't."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, Max, OuterRef, Subquery, Sum
+from django.db.models import Count, F, Max, OuterRef, Q, Subquery, Sum
 from django.urls import reverse
 
 from base import clock
@@ -19,6 +19,7 @@ from base.units import format_credits
 from billing.models import CreditGrant, Wallet
 from billing.periods import minute_of
 from billing.services.budgets import reached
+from billing.writer.view import free_of
 from gateway.runtime.models import RefusalCount, in_words
 from gateway.runtime.observed import noted_results
 from tenancy.models import APIKey, Tenant
@@ -60,14 +61,22 @@ def _checks() -> Iterator[Trouble]:
 
 
 def _credit() -> Iterator[Trouble]:
-    """Yield the tenants that have little left; who never had any, or may go without, isn't told."""
-    lately = CreditGrant.objects.filter(wallet=OuterRef("pk"), voided_at=None, created_at__gt=clock.now() - MONTH)
+    """Yield the tenants that have little left of what every model may use; who never had any, or may go without, isn't
+    told.
+    """
+    month = Q(wallet=OuterRef("pk"), voided_at=None, created_at__gt=clock.now() - MONTH)
+    lately = CreditGrant.objects.filter(month, restriction="")
     wallets = Wallet.objects.filter(name="main", tenant__is_active=True).annotate(
         granted=Subquery(lately.order_by().values("wallet").annotate(all=Sum("amount")).values("all")),
         rest=F("posted") - F("held") + F("overdraft_limit"),
     )
-    low = wallets.filter(granted__gt=0, rest__lte=F("granted") * LOW_SHARE / 100)
-    for tenant, slug, granted, rest in low.values_list("tenant_id", "tenant__slug", "granted", "rest"):
+    low = wallets.filter(~Q(pools="") | Q(rest__lte=F("granted") * LOW_SHARE / 100), granted__gt=0)
+    for tenant, slug, granted, posted, pools in low.values_list(
+        "tenant_id", "tenant__slug", "granted", "rest", "pools"
+    ):
+        rest = posted - free_of(pools)
+        if rest > granted * LOW_SHARE / 100:
+            continue
         is_out = rest <= 0
         left, given = (format_credits(max(micro, 0), separator=",") for micro in (rest, granted))
         words = f"{left} credits are left of {given}."

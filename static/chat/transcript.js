@@ -219,7 +219,8 @@ export class Transcript {
       : "There is not enough credit for this message and one token of an answer. Nothing was charged.";
     const left = el("p", { class: "left" }, "Looking up what is left …");
     const say = (data) => {
-      const lines = [`${credits(data.available_micro)} credits are left.`];
+      const more = data.restricted.map(({ models, more_micro }) => `, and ${credits(more_micro)} for ${models.join(", ")} alone`);
+      const lines = [`${credits(data.available_micro)} credits are left${more.join("")}.`];
       if (data.next_grant_at) lines.push(`${data.next_grant} credits come with the next month, ${moment(data.next_grant_at)}.`);
       lines.push(data.owners.length ? `For more now, ask ${data.owners.join(" or ")}.` : "For more now, ask your operator for a grant.");
       left.textContent = lines.join(" ");

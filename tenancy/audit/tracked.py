@@ -227,6 +227,8 @@ def _credit(transfer: LedgerTransfer, amount: int, **_: Any) -> None:
         wallet = transfer.grant.wallet
     grant = transfer.grant_id if transfer.amount == abs(amount) else None  # None: several, as the ledger has them
     after = {"credits_micro": amount, "reason": transfer.reason, "grant": grant}
+    if transfer.code == LedgerTransfer.Code.GRANT and transfer.grant is not None and transfer.grant.restriction:
+        after["models"] = transfer.grant.restriction.split("\n")
     if transfer.code == LedgerTransfer.Code.REFUND and transfer.grant is not None:
         after |= {name: getattr(transfer.grant, name) for name in ("refunded_amount", "currency", "refund_reference")}
     action = _CODES[LedgerTransfer.Code(transfer.code)]

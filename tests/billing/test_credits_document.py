@@ -13,6 +13,7 @@ from base.units import MICRO, format_credits
 from billing import rating
 from billing.costs import CostRates, DevicePrice, proposed, terms_of
 from billing.models import CreditGrant, LedgerTransfer
+from billing.selectors.balances import balance_of
 from billing.selectors.usage import record_of
 from billing.services import budgets, cards, credits
 from billing.writer.apply import apply_now
@@ -186,3 +187,29 @@ def test_what_the_example_of_budgets_counts(clock, wallet, give):
     told("before", "9.4, 0", "120, 0")
     told("00:01, settled with 0.2: counts on the 28th", "9.6, 0 (the 28th)", "120.2, 0")
     told("00:02, held for 0.5: the 29th is new, and has 23 hours", "0, 0.5 (the 29th)", "120.2, 0.5")
+
+
+def test_the_example_of_credit_for_some_models(wallet, give):
+    give(100 * MICRO)
+    give(30 * MICRO, models=["small"])
+    give(50 * MICRO, models=["large", "vision"])
+
+    def row(what):
+        """Check a row by the wallet as it is."""
+        found = balance_of(wallet.tenant_id)
+        models = [found.available_for(name) // MICRO for name in ("small", "large", "other")]
+        assert found.available_for("vision") == found.available_for("large")
+        told(what, *models, found.posted // MICRO, found.held // MICRO)
+
+    row("available at first")
+    made = reserve(wallet, 70 * MICRO, model="large")
+    apply_now([made])
+    row("a request of `large` holds 70: 50 of its pool, 20 of the rest")
+    apply_now([settle(made, 60 * MICRO)])
+    row("it costs 60: its pool is used up, 10 come from the rest")
+    [refused] = apply_now([reserve(wallet, 95 * MICRO, model="other")])
+    assert refused.available == 90 * MICRO
+    row("a request of `other` that needs 95: 402, 90 are available")
+    made = reserve(wallet, 40 * MICRO, model="small")
+    apply_now([made, settle(made, 40 * MICRO)])
+    row("one of `small` holds and costs 40")

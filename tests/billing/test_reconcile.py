@@ -123,6 +123,35 @@ def test_a_wallet_below_its_limit_is_found(wallet, card):
     assert checks() == []
 
 
+@pytest.mark.parametrize(
+    ("pools", "found"),
+    [
+        ('{"m":[30,7],"n":[20,5]}', []),
+        ('{"m":[29,7],"n":[20,5]}', ["pool_rest"]),
+        ('{"m":[30,7]}', ["pool_rest"]),
+        ('{"m":[30,8],"n":[20,5]}', ["pool_held"]),
+        ('{"m":[30,7],"n":[20,5],"o":[1,0]}', ["pool_rest"]),
+        ("", ["pool_rest"]),
+    ],
+)
+def test_pools_that_are_not_what_grants_and_holds_say_are_found(wallet, give, hold, pools, found):
+    give(30, models=["m"])
+    give(20, models=["n"])
+    hold(7)
+    Hold.objects.filter(pk=hold(5).pk).update(model="n")
+    Wallet.objects.filter(pk=wallet.pk).update(pools=pools)
+    assert checks() == found
+
+
+def test_a_hold_that_stands_on_another_models_credit_is_found(wallet, give, hold):
+    give(20, models=["n"])
+    wallet.refresh_from_db()
+    hold(wallet.posted - 20)
+    assert checks() == []
+    hold(1)
+    assert checks() == ["pool_below_limit"]
+
+
 def test_stray_holds_and_missing_accounts_are_found(wallet, card):
     made = serve(wallet, card)
     some, long_ago = uuid7(), timezone.now() - timedelta(hours=1)

@@ -154,8 +154,8 @@ def encoded_as_known(known: View, changes: Changes) -> list[Query]:
         row = known.wallets[identifier]
         change_at = row.next_grant_change_at
         until = until if change_at is None else min(until, change_at)
-        kept = changes.windows.get(identifier)
-        rows.append((identifier, row.version, row.available - posted + held, change_at, posted, held, kept))
+        kept = changes.windows.get(identifier), changes.pools.get(identifier)
+        rows.append((identifier, row.version, row.available - posted + held, change_at, posted, held, *kept))
     clock_is = ((changes.now - CLOCK_TOLERANCE).isoformat(), until.isoformat())
     move = (*map(_column, zip(*rows, strict=True)), str(len(rows)), *clock_is)
     return [("move_known_wallets", move), *(query for query in encoded(changes) if query[0] != "move_wallets")]

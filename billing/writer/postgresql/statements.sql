@@ -6,11 +6,11 @@
 BEGIN;
 
 -- name: lock_wallets
-SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until, windows
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until, windows, pools
 FROM billing_wallet WHERE id = ANY(%s::uuid[]) ORDER BY id FOR NO KEY UPDATE;
 
 -- name: lock_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at, windows
+SELECT id, wallet_id, state, amount, owner, reserved_at, windows, model
 FROM billing_hold WHERE id = ANY(%s::uuid[]) ORDER BY id FOR UPDATE;
 
 -- Of wallets with a grant that has ended: nobody else changes their holds while the wallet is locked.
@@ -20,28 +20,28 @@ UPDATE billing_hold h SET reserved_at = given.now FROM (SELECT %s::timestamptz A
 WHERE h.wallet_id = ANY(%s::uuid[]) AND h.reserved_at > given.now;
 
 -- name: read_open_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at, windows FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
+SELECT id, wallet_id, state, amount, owner, reserved_at, windows, model FROM billing_hold WHERE wallet_id = ANY(%s::uuid[]);
 
 -- Of the ids that the locking reads did not return, those that exist: another transaction has locked them.
 -- name: read_absent
 SELECT id FROM billing_wallet WHERE id = ANY(%s::uuid[]) UNION ALL SELECT id FROM billing_hold WHERE id = ANY(%s::uuid[]);
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction
 FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]) AND remaining > 0 AND voided_at IS NULL;
 
 -- What a correction gives back may go to a grant that has nothing left.
 -- name: read_every_grant
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction
 FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]);
 
 -- What wallets get by time, in the order of time.
 -- name: read_scheduled
-SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason
+SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason, restriction
 FROM billing_scheduledgrant WHERE wallet_id = ANY(%s::uuid[]) ORDER BY wallet_id, begins_at, id;
 
 -- name: read_records
-SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.windows, r.refunded, r.rerating
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.windows, r.refunded, r.rerating, r.model
 FROM unnest(%s::uuid[], %s::date[]) AS asked(request, day)
 JOIN billing_usagerecord r ON r.day = asked.day AND r.request = asked.request
 ORDER BY r.revision;
@@ -77,12 +77,12 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text
 
 -- name: insert_grants
 INSERT INTO billing_creditgrant (id, wallet_id, kind, amount, remaining, priority, effective_at, expires_at, source,
-    paid_amount, currency)
+    paid_amount, currency, restriction)
 SELECT g.id, g.wallet, g.kind, g.amount, g.amount, g.priority, g.effective_at, g.expires_at, g.source, g.paid_amount,
-    g.currency
+    g.currency, g.restriction
 FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::bigint[], %s::smallint[], %s::timestamptz[], %s::timestamptz[],
-    %s::text[], %s::bigint[], %s::text[])
-    AS g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency);
+    %s::text[], %s::bigint[], %s::text[], %s::text[])
+    AS g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency, restriction);
 
 -- name: delete_scheduled
 DELETE FROM billing_scheduledgrant WHERE id = ANY(%s::uuid[]);
@@ -106,8 +106,9 @@ FROM unnest(%s::uuid[], %s::jsonb[]) AS d(id, checkpoint) WHERE h.id = d.id;
 
 -- name: move_wallets
 UPDATE billing_wallet w SET posted = w.posted + d.posted, held = w.held + d.held, version = w.version + 1,
-    windows = coalesce(d.windows, w.windows)
-FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::uuid[]) AS d(posted, held, windows, id) WHERE w.id = d.id;
+    windows = coalesce(d.windows, w.windows), pools = coalesce(d.pools, w.pools)
+FROM unnest(%s::bigint[], %s::bigint[], %s::text[], %s::text[], %s::uuid[]) AS d(posted, held, windows, pools, id)
+WHERE w.id = d.id;
 
 -- name: put_windows
 INSERT INTO billing_budgetwindow (wallet_id, number, start, spent, held)
@@ -119,11 +120,11 @@ ON CONFLICT (wallet_id, number, start) DO UPDATE SET spent = excluded.spent, hel
 -- name: move_known_wallets
 WITH moved AS (
     UPDATE billing_wallet w SET posted = w.posted + g.posted, held = w.held + g.held, version = w.version + 1,
-        windows = coalesce(g.windows, w.windows)
+        windows = coalesce(g.windows, w.windows), pools = coalesce(g.pools, w.pools)
     FROM (
-        SELECT known.id, g.posted, g.held, g.windows
-        FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint[], %s::text[])
-            AS g(id, version, available, next_at, posted, held, windows)
+        SELECT known.id, g.posted, g.held, g.windows, g.pools
+        FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::timestamptz[], %s::bigint[], %s::bigint[], %s::text[],
+            %s::text[]) AS g(id, version, available, next_at, posted, held, windows, pools)
         JOIN billing_wallet known ON known.id = g.id
         WHERE known.version = g.version AND known.posted - known.held + known.overdraft_limit = g.available
             AND known.state = 'open' AND known.next_grant_change_at IS NOT DISTINCT FROM g.next_at

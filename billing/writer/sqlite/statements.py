@@ -55,9 +55,9 @@ def read(
         wallets={
             (wallet := UUID(identifier)): WalletRow(
                 *(wallet, posted, held, limit, bool(is_open), _moment_or_none(change), version),
-                *(_moment_or_none(closed), windows),
+                *(_moment_or_none(closed), windows, pools),
             )
-            for identifier, posted, held, limit, is_open, change, version, closed, windows in rows(
+            for identifier, posted, held, limit, is_open, change, version, closed, windows, pools in rows(
                 "lock_wallets", demand.wallets
             )
         },
@@ -92,8 +92,8 @@ def write(connection: sqlite3.Connection, changes: Changes) -> None:
 
 def _holds(rows: Iterable[tuple[Any, ...]]) -> list[HoldRow]:
     return [
-        HoldRow(UUID(identifier), UUID(wallet), state, amount, UUID(owner), parsed(reserved_at), windows)
-        for identifier, wallet, state, amount, owner, reserved_at, windows in rows
+        HoldRow(UUID(identifier), UUID(wallet), state, amount, UUID(owner), parsed(reserved_at), windows, model)
+        for identifier, wallet, state, amount, owner, reserved_at, windows, model in rows
     ]
 
 
@@ -115,12 +115,13 @@ def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, Recor
         return {}
     records: dict[UUID, RecordRow] = {}
     asked = connection.execute(STATEMENTS["read_records"], (_days(demand.closed),))
-    for request, wallet, revision, charge, is_exact, reserved_at, windows, refunded, rerating in asked.fetchall():
+    for request, wallet, revision, charge, is_exact, reserved_at, windows, refunded, rerating, model in asked:
         identifier, since = UUID(request), parsed(reserved_at)
         records[identifier] = RecordRow(
             *(identifier, UUID(wallet), revision, charge, bool(is_exact), since, windows),
             refunded,
             _uuid_or_none(rerating),
+            model,
         )
     ids = json.dumps([request.hex for request, _ in demand.closed])
     for request, amount, grant, code in connection.execute(STATEMENTS["read_burns"], (ids,)).fetchall():

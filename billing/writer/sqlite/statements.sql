@@ -9,11 +9,11 @@ BEGIN IMMEDIATE;
 PRAGMA data_version;
 
 -- name: lock_wallets
-SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until, windows
+SELECT id, posted, held, overdraft_limit, state = 'open', next_grant_change_at, version, closed_until, windows, pools
 FROM billing_wallet WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: lock_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at, windows
+SELECT id, wallet_id, state, amount, owner, reserved_at, windows, model
 FROM billing_hold WHERE id IN (SELECT value FROM json_each(?));
 
 -- When the clock went back: what these wallets' holds say must not lie ahead of it.
@@ -22,25 +22,25 @@ UPDATE billing_hold SET reserved_at = ?
 WHERE wallet_id IN (SELECT value FROM json_each(?)) AND reserved_at > ?;
 
 -- name: read_open_holds
-SELECT id, wallet_id, state, amount, owner, reserved_at, windows
+SELECT id, wallet_id, state, amount, owner, reserved_at, windows, model
 FROM billing_hold WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction
 FROM billing_creditgrant
 WHERE wallet_id IN (SELECT value FROM json_each(?)) AND remaining > 0 AND voided_at IS NULL;
 
 -- What a correction gives back may go to a grant that has nothing left.
 -- name: read_every_grant
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction
 FROM billing_creditgrant WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_scheduled
-SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason
+SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason, restriction
 FROM billing_scheduledgrant WHERE wallet_id IN (SELECT value FROM json_each(?)) ORDER BY wallet_id, begins_at, id;
 
 -- name: read_records
-SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.windows, r.refunded, r.rerating
+SELECT r.request, r.wallet, r.revision, r.charge, r.exact, r.reserved_at, r.windows, r.refunded, r.rerating, r.model
 FROM billing_usagerecord r
 WHERE (r.day, r.request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) ORDER BY r.revision;
 
@@ -69,12 +69,12 @@ INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, proje
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 
 -- name: insert_grants
-WITH g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency)
-    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+WITH g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency, restriction)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_creditgrant (id, wallet_id, kind, amount, remaining, priority, effective_at, expires_at, source,
-    paid_amount, currency)
+    paid_amount, currency, restriction)
 SELECT g.id, g.wallet, g.kind, g.amount, g.amount, g.priority, g.effective_at, g.expires_at, g.source, g.paid_amount,
-    g.currency
+    g.currency, g.restriction
 FROM g;
 
 -- name: delete_scheduled
@@ -95,7 +95,7 @@ FROM (SELECT ? AS lease_until, ? AS id, ? AS checkpoint) AS d WHERE billing_hold
 
 -- name: move_wallets
 UPDATE billing_wallet SET posted = posted + ?, held = held + ?, version = version + 1,
-    windows = coalesce(?, windows) WHERE id = ?;
+    windows = coalesce(?, windows), pools = coalesce(?, pools) WHERE id = ?;
 
 -- name: put_windows
 INSERT INTO billing_budgetwindow (wallet_id, number, start, spent, held) VALUES (?, ?, ?, ?, ?)

@@ -37,6 +37,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.contract, pytest.mark.django_db(tran
 OTHER = uuid.uuid4()
 KINDS = list(CreditGrant.Kind)
 amounts = st.integers(0, 60)
+some_models = st.sampled_from([(), (), (), ("a",), ("b", "c")])
+MODELS = ("a", "b", "c", 'a "m\\odel", {really}')
 CLOSING = ["settle", "settle", "estimate", "release", "true-up", "true-up", "refund", "refund", "rerate", "rerate"]
 OPERATIONS = ["reserve", "extend", "repin", "renew", *CLOSING]
 RUNS = [uuid.uuid4() for _ in range(3)]
@@ -44,14 +46,19 @@ who = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 7))
 steps = st.lists(
     st.one_of(
         st.lists(st.tuples(who, amounts, amounts, st.booleans()), min_size=1, max_size=24),
-        st.tuples(st.integers(0, 2), st.integers(1, 80)),  # a grant to a wallet
+        st.tuples(st.integers(0, 2), st.integers(1, 80), some_models),  # a grant to a wallet
     ),
     min_size=1,
     max_size=6,
 )
 first_grants = st.lists(
     st.tuples(
-        st.integers(0, 2), st.integers(1, 60), st.sampled_from(KINDS), st.integers(0, 3), st.sampled_from([None, 1, 2])
+        st.integers(0, 2),
+        st.integers(1, 60),
+        st.sampled_from(KINDS),
+        st.integers(0, 3),
+        st.sampled_from([None, 1, 2]),
+        some_models,
     ),
     max_size=8,
 )
@@ -61,20 +68,20 @@ def build(grants, overdraft):
     """Three wallets with the grants, in the database and in the reference."""
     rows = [make_wallet(overdraft=limit) for limit in (0, overdraft, 0)]
     reference = Reference({row.pk: Purse(overdraft=row.overdraft_limit) for row in rows})
-    for number, amount, kind, priority, expiry in grants:
+    for number, amount, kind, priority, expiry, models in grants:
         ends = None if expiry is None else timezone.now() + timedelta(days=expiry)
-        give(reference, rows[number], amount, kind=kind, priority=priority, ends=ends)
+        give(reference, rows[number], amount, kind=kind, priority=priority, ends=ends, models=models)
     return rows, reference
 
 
-def give(reference, wallet, amount, *, kind, priority=50, ends=None):
+def give(reference, wallet, amount, *, kind, priority=50, ends=None, models=()):
     time.sleep(0.002)  # SQLite's Now() counts milliseconds; a grant must not seem older than the hold before it
-    made = grant(wallet, amount, kind, priority=priority, expires_at=ends)
+    made = grant(wallet, amount, kind, priority=priority, expires_at=ends, models=models)
     reference.now += 1
     purse = reference.purses[wallet.pk]
     purse.posted += amount
     order = (priority, ends is None, ends, kind == CreditGrant.Kind.PAID, reference.now)
-    purse.grants.append(Grant(made.pk, made.remaining, order, since=reference.now, until=FOREVER))
+    purse.grants.append(Grant(made.pk, made.remaining, order, since=reference.now, until=FOREVER, models=models))
 
 
 def operation(choice, rows, requests):  # noqa: PLR0911 - one operation each
@@ -82,12 +89,13 @@ def operation(choice, rows, requests):  # noqa: PLR0911 - one operation each
     wallet, request = rows[number % 3], requests[number]
     match kind:
         case "reserve":
-            return reserve(wallet, amount, min(amount, least), request, OWNER if number % 2 else OTHER)
+            owner, model = OWNER if number % 2 else OTHER, MODELS[amount % 4]
+            return reserve(wallet, amount, min(amount, least), request, owner, model=model)
         case "extend":
             return Extend(request, wallet.pk, amount + 30, least)
         case "repin":
             facts = {"route": {"rule": 'r "{}', "candidates": [{"load": None}]}, "task": "chat"} if flag else {}
-            pinned = uuid.UUID(int=least), uuid.UUID(int=amount), f"m {amount}"
+            pinned = uuid.UUID(int=least), uuid.UUID(int=amount), MODELS[least % 4]
             return Repin(request, wallet.pk, amount + 30, least, *pinned, RequestFacts(**facts))
         case "settle":
             moved = {"route": {"attempts": [{"node": 'n "1', "load": None}]}} if flag else {}
@@ -175,7 +183,7 @@ def test_writer_equals_one_operation_at_a_time(transactional_db, steps, grants, 
             if isinstance(step, tuple):
                 overdrawn = sum(g.remaining for g in reference.purses[rows[step[0]].pk].grants)
                 if overdrawn <= reference.purses[rows[step[0]].pk].posted:
-                    give(reference, rows[step[0]], step[1], kind=CreditGrant.Kind.PAID)
+                    give(reference, rows[step[0]], step[1], kind=CreditGrant.Kind.PAID, models=step[2])
                 continue
             operations = [operation(choice, rows, requests) for choice in step]
             operations = [op for op in operations if not_reused(op, reference)]

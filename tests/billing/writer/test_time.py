@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import uuid
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -29,6 +31,7 @@ from billing.services.errors import InsufficientCreditError
 from billing.writer import open_writer
 from billing.writer.apply import apply_now
 from billing.writer.operations import ExpireGrants, Extend, GrantsExpired, Held, Release, Repin, Settle, Settled, TrueUp
+from billing.writer.view import free_of, overlapping, read_pools
 from tenancy.models import Tenant
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import MovedClock, roll
@@ -46,7 +49,11 @@ wanted = st.sampled_from([10, 40, 500])  # the last: whatever is left
 which = st.integers(0, 3)
 shares = st.sampled_from([0.0, 0.4, 1.0, 1.0])
 grants = st.tuples(
-    st.sampled_from([10, 40, 40]), st.sampled_from([None, 1, 2, 3]), st.sampled_from([0, 60]), st.sampled_from(KINDS)
+    st.sampled_from([10, 40, 40]),
+    st.sampled_from([None, 1, 2, 3]),
+    st.sampled_from([0, 60]),
+    st.sampled_from(KINDS),
+    st.sampled_from([(), (), ("m",), ("n", "o"), ("m", "n")]),
 )
 operations = st.one_of(
     st.tuples(st.just("reserve"), wanted, st.integers(0, 10)),
@@ -115,9 +122,12 @@ class Life(RuleBasedStateMachine):
     def give(self, given):
         self.grant(*given)
 
-    def grant(self, amount, seconds, priority, kind):
+    def grant(self, amount, seconds, priority, kind, models):
         ends = None if seconds is None else self.now + timedelta(seconds=seconds)
-        grant(self.wallet, amount, kind, expires_at=ends, priority=priority)
+        present = read_pools(Wallet.objects.get(pk=self.wallet.pk).pools)
+        clashes = bool(models) and overlapping("\n".join(models), present) is not None
+        with contextlib.suppress(ValueError) if clashes else contextlib.nullcontext():
+            grant(self.wallet, amount, kind, expires_at=ends, priority=priority, models=models)
 
     @rule(seconds=st.integers(0, 2), chosen=st.lists(operations, min_size=1, max_size=4))
     def flush(self, seconds, chosen):
@@ -131,7 +141,7 @@ class Life(RuleBasedStateMachine):
             return ExpireGrants(self.wallet.pk)
         if kind == "reserve" or not self.requests:
             amount, least = (first, second) if kind == "reserve" else (30, 1)
-            made = reserve(self.wallet, max(amount, least), min(amount, least))
+            made = reserve(self.wallet, max(amount, least), min(amount, least), model="mno"[amount % 3])
             self.requests.append(made.request)
             held[made.request] = min(amount, least)
             return made
@@ -141,7 +151,7 @@ class Life(RuleBasedStateMachine):
             case "extend":
                 return Extend(request, self.wallet.pk, amount + second, 0)
             case "repin":
-                return Repin(request, self.wallet.pk, amount + second, 0, self.wallet.pk, request, "m")
+                return Repin(request, self.wallet.pk, amount + second, 0, self.wallet.pk, request, "mno"[first % 3])
             case "release":
                 return Release(request, self.wallet.pk)
         charge = int(amount * second)  # never above the hold: that alone may pass the limit, and so may a correction
@@ -152,7 +162,7 @@ class Life(RuleBasedStateMachine):
     def correct(self, number, wanted):
         estimates = list(UsageRecord.objects.filter(wallet=self.wallet.pk, exact=False).order_by("request"))
         one = estimates[number % len(estimates)]
-        charge = min(wanted, one.charge + max(self.balance.available, 0))
+        charge = min(wanted, one.charge + max(self.balance.available_for(one.model), 0))
         self.ask([TrueUp(one.request, self.wallet.pk, charge, {"input": charge})])
 
     @rule(
@@ -192,7 +202,8 @@ class Life(RuleBasedStateMachine):
         [expired] = self.ask([ExpireGrants(self.wallet.pk)])
         assert isinstance(expired, GrantsExpired)
         assert expected.posted - expired.expired == expired.posted
-        assert expected.available == expired.posted - expired.held + expected.overdraft_limit
+        pools = free_of(Wallet.objects.get(pk=self.wallet.pk).pools)
+        assert expected.available == expired.posted - expired.held + expected.overdraft_limit - pools
 
     # -- what is always so ----------------------------------------------------------------------------------------
 
@@ -217,9 +228,14 @@ class Life(RuleBasedStateMachine):
     def what_is_free_is_alive(self):
         if not hasattr(self, "wallet"):
             return
-        grants = CreditGrant.objects.filter(wallet=self.wallet, remaining__gt=0)
-        alive = sum(one.remaining for one in grants if one.expires_at is None or one.expires_at > self.now)
-        assert self.balance.available <= alive + self.balance.overdraft_limit
+        balance, alive = self.balance, Counter()
+        for one in CreditGrant.objects.filter(wallet=self.wallet, remaining__gt=0):
+            if one.expires_at is None or one.expires_at > self.now:
+                alive[one.restriction] += one.remaining
+        most = alive.pop("", 0) + balance.overdraft_limit
+        assert balance.available <= most
+        for pool in balance.restricted:
+            assert pool.available <= most + alive["\n".join(pool.models)]
 
 
 class LifeOfAWriter(Life):

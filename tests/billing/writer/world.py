@@ -49,11 +49,16 @@ def grant(wallet: Wallet, amount: int, kind=CreditGrant.Kind.PAID, **options) ->
     return credits.grant(wallet_id=wallet.pk, amount=amount, kind=kind, key=uuid.uuid4().hex, **options)
 
 
-def reserve(wallet: Wallet, amount: int, least: int | None = None, request=None, owner=OWNER, **facts) -> Reserve:
+MODEL = 'a "m\\odel", {really}'
+
+
+def reserve(
+    wallet: Wallet, amount: int, least: int | None = None, request=None, owner=OWNER, *, model=MODEL, **facts
+) -> Reserve:
     return Reserve(
         request=request or uuid7(), wallet=wallet.pk, amount=amount, least=amount if least is None else least,
         owner=owner, deployment=DEPLOYMENT, card_version=CARD, tenant=wallet.tenant_id, project=DEPLOYMENT,
-        api_key=None, model='a "m\\odel", {really}', facts=RequestFacts(**facts),
+        api_key=None, model=model, facts=RequestFacts(**facts),
     )  # fmt: skip
 
 

@@ -392,13 +392,23 @@ def test_wallet_shows_its_sums_and_ledger(acme):
     body = get(acme, "wallet/").json()
     assert body["posted"]["credits_micro"] == wallet.posted
     assert body["available"]["credits_micro"] == wallet.posted - wallet.held + wallet.overdraft_limit
+    assert body["restricted"] == []
+    credit_services.grant(
+        wallet_id=wallet.id, amount=2_000_000, kind=CreditGrant.Kind.PLAN, key="m", models=["small", "large"]
+    )
+    less, [restricted] = get(acme, "wallet/").json(), get(acme, "wallet/").json()["restricted"]
+    assert less["available"] == body["available"]
+    assert restricted["models"] == ["large", "small"]
+    assert restricted["rest"]["credits"] == "2"
+    assert restricted["available"]["credits_micro"] == body["available"]["credits_micro"] + 2_000_000
     first = get(acme, "wallet/transfers/", {"limit": 2}).json()
-    assert [row["amount"] for row in first["data"]] == [{"credits": "1.5", "credits_micro": 1_500_000}] * 2
-    assert first["data"][0]["balance"]["credits_micro"] == wallet.posted
+    amounts = [{"credits": "2", "credits_micro": 2_000_000}, {"credits": "1.5", "credits_micro": 1_500_000}]
+    assert [row["amount"] for row in first["data"]] == amounts
+    assert first["data"][1]["balance"]["credits_micro"] == wallet.posted
     assert first["data"][0]["code"] == "grant"
     rest = get(acme, "wallet/transfers/", {"cursor": first["next"]}).json()
     assert rest["next"] is None
-    assert rest["data"][0]["balance"]["credits_micro"] == wallet.posted - 3_000_000
+    assert rest["data"][0]["balance"]["credits_micro"] == wallet.posted - 1_500_000
     assert_error(get(acme, "wallet/transfers/", {"cursor": "x"}), 400, "invalid_value", "cursor")
 
 

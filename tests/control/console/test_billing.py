@@ -59,6 +59,17 @@ def test_grants_stand_in_the_order_in_which_they_are_used(acme):
     assert CreditGrant.objects.filter(wallet__tenant=acme.tenant).count() == 4
 
 
+def test_credit_for_some_models_stands_apart(acme):
+    give(acme, 7_000_000, "some", models=["small", "large"])
+    give(acme, 5_000_000, "all")
+    text = text_of(acme.client().get("/billing/"))
+    assert "7 more for large and small alone" in text
+    assert "Paid for large and small alone 7 7" in text
+    found = acme.client().get("/chat/account/").json()
+    assert found["restricted"] == [{"models": ["large", "small"], "more_micro": 7_000_000}]
+    assert f"{found['available_micro'] // 1_000_000} credits; 7 more" in text
+
+
 def test_the_ledger_is_paged_with_its_running_balance(acme, other):
     for number in range(30):
         give(acme, 1_000_000, f"gift {number}", reason=f"gift {number}")

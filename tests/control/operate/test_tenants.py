@@ -23,6 +23,7 @@ from control.belongings.download import _lines
 from control.operate import tenant_wallet
 from control.operate import tenants as tenant_list
 from control.screens import viewing
+from routing.models import PublicModel
 from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant, User
 from tenancy.services import admin_keys, keys, tenants
 from tests.control.operators import browser_of, operator, text_of
@@ -270,6 +271,23 @@ def test_credit_is_granted_once_however_often_it_is_sent(root, acme):
     text = text_of(root.get(page("wallet")))
     assert "49.90 EUR paid" in text
     assert page("refund", grant.pk) in text
+
+
+def test_credit_is_granted_for_some_models(root, acme):
+    for name in ("small", "large", "vision"):
+        PublicModel.objects.create(name=name, context_length=10)
+    path = page("grant")
+    asked = {"amount": "2", "kind": "promotional", "reason": "new models", "priority": "50"}
+    told = root.post(path, fields_of(root, path, **asked, models=["vision", "large"]), follow=True)
+    assert "2 credits are granted" in text_of(told)
+    assert CreditGrant.objects.get(restriction="large\nvision").amount == 2_000_000
+    assert last_event("credit.granted").after["models"] == ["large", "vision"]
+    assert "for large and vision alone" in text_of(root.get(page("wallet")))
+    assert "2 more for some models" in text_of(root.get(page("wallet")))
+    refused = root.post(path, fields_of(root, path, **asked, models=["small", "large"]))
+    assert refused.status_code == 400
+    assert "Credit for large, vision alone is left or coming" in text_of(refused)
+    assert root.post(path, fields_of(root, path, **asked, models=["nonsense"])).status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from base.ids import uuid7
@@ -61,6 +62,17 @@ def test_credit_that_ends_is_one_for_the_tenant(acme, other, credit, share, seve
     row = seen()["credit.low"]
     assert (row.tenant, row.severity) == (acme.tenant, severity)
     assert ("Requests are refused" in row.text) is (share == 0)
+
+
+def test_credit_for_some_models_is_not_what_others_have_left(acme, credit):
+    """It hides no end of what is for all, and its own end is no trouble."""
+    credit(11)
+    wallet = Wallet.objects.get(tenant=acme.tenant)
+    credits.grant(wallet_id=wallet.pk, amount=500 * MICRO, kind=CreditGrant.Kind.PAID, key="some", models=["m"])
+    assert "credit.low" not in seen()
+    granted = sum(CreditGrant.objects.filter(wallet=wallet, restriction="").values_list("amount", flat=True))
+    Wallet.objects.filter(pk=wallet.pk).update(posted=F("posted") - 2 * granted // 100)
+    assert seen()["credit.low"].severity == "warning"
 
 
 def test_enough_credit_is_no_trouble(acme, credit):

@@ -66,7 +66,7 @@ def with_held_credit_taken_for_spent(patch):
 
 
 def with_grants_that_end_under_holds(patch):
-    patch.setattr(grants, "kept_for_holds", lambda ended, _: {grant: 0 for grant, _, _ in ended})
+    patch.setattr(grants, "kept_for_holds", lambda ended, *_: {grant: 0 for grant, *_ in ended})
 
 
 def with_all_that_servers_say_believed(patch):
