@@ -10,7 +10,8 @@ from django.db.models import Case, F, Q, When
 
 from base import clock
 from billing.models import CreditGrant, Hold, ScheduledGrant, Wallet
-from billing.writer.grants import kept_for_holds
+from billing.writer.grants import kept_for_holds, rolling_over
+from billing.writer.view import RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +34,16 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
     if wallet is None:
         return None
     grants = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False).order_by("expires_at")
-    ends = list(grants.values_list("pk", "expires_at", "remaining"))
-    ended = [grant for grant in ends if grant[1] is not None and grant[1] <= wallet.now]
+    ends = list(grants.only("expires_at", "remaining", "rollover", "rollover_until"))
+    ended = [one for one in ends if one.expires_at is not None and one.expires_at <= wallet.now]
     coming = ends[len(ended) :]
-    first = coming[0][1] if coming else None
-    expired = sum(rest for _, _, rest in ended)
+    first = coming[0].expires_at if coming else None
+    expired = 0
     if ended:  # what open holds may still need of it doesn't expire yet
-        expired -= sum(kept_for_holds(ended, wallet.holds.values_list("reserved_at", "amount")).values())
+        holds = wallet.holds.values_list("reserved_at", "amount")
+        kept = kept_for_holds([(one.pk, one.expires_at, one.remaining) for one in ended], holds)
+        free_of = [(one, one.remaining - kept[one.pk]) for one in ended]
+        expired = sum(free - rolling_over(one, free, wallet.now) for one, free in free_of)
     free = wallet.posted - wallet.held - expired
     return Balance(
         wallet=wallet.pk,
@@ -47,7 +51,7 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
         held=wallet.held,
         overdraft_limit=wallet.overdraft_limit,
         available=free + wallet.overdraft_limit,
-        expiring=sum(rest for _, end, rest in coming if end == first),
+        expiring=sum(max(one.remaining - (one.rollover or 0), 0) for one in coming if one.expires_at == first),
         expires_at=first,
         is_frozen=wallet.state == Wallet.State.FROZEN,
     )
@@ -57,10 +61,8 @@ def grants_of(wallet: UUID, limit: int) -> list[CreditGrant]:
     """Return the wallet's grants that have credit left, in the order in which they are used up, at most `limit`."""
     live = CreditGrant.objects.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now_in_query()), wallet=wallet)
     live = live.filter(remaining__gt=0, voided_at=None)
-    paid_last = Case(When(kind=CreditGrant.Kind.PAID, then=1), default=0)
-    return list(
-        live.order_by("priority", F("expires_at").asc(nulls_last=True), paid_last, "effective_at", "id")[:limit]
-    )
+    rank = Case(*(When(kind=kind, then=number) for kind, number in RANKS.items()), default=1)
+    return list(live.order_by("priority", F("expires_at").asc(nulls_last=True), rank, "effective_at", "id")[:limit])
 
 
 def coming_grants_of(wallet: UUID, limit: int) -> list[ScheduledGrant]:

@@ -276,6 +276,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     source: str = ""
     paid_amount: int | None = None
     currency: str = ""
+    paid_reference: str = ""
+    rollover: int | None = None
+    rollover_until: datetime | None = None
     id: UUID = msgspec.field(default_factory=uuid7)
 
 

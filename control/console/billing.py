@@ -31,6 +31,7 @@ from control.console.tenancy import Place, tenant_page
 from control.screens import statements
 from control.screens.charts import Tile, spark
 from control.screens.figures import amount, day, grouped, share, show_credits
+from control.screens.grants import WORDS, invoices_table, recurring_table
 from control.screens.ledger import cursor_of, ledger_csv, ledger_table, signed
 from control.screens.tables import Cell, Column, Row, State, Table
 from control.throttles import check_vouchers
@@ -111,7 +112,7 @@ def balance_tile(balance: Balance | None, href: str = "") -> Tile:
     note = "credits"
     if balance.held:
         note = format_html("credits; {} held for requests", amount(balance.held))
-    elif balance.expires_at:
+    elif balance.expiring and balance.expires_at:
         note = format_html("credits; {} expire {}", amount(balance.expiring, is_charge=False), day(balance.expires_at))
     return Tile("Balance", amount(balance.available, is_charge=False), note, href)
 
@@ -171,9 +172,6 @@ def _each(seconds: int) -> str:
     return f"in {seconds} seconds"
 
 
-_KINDS = {"plan": "Monthly credit", "promotional": "Promotional", "paid": "Paid"}
-
-
 def _grants_table(balance: Balance) -> Table:
     """Return the credit that is left, in the order in which it is used, and then what comes later."""
     columns = [
@@ -192,11 +190,11 @@ def _grants_table(balance: Balance) -> Table:
             State("expires soon", "warn") if soon else State("used first", "good") if number == 0 else State("waits")
         )
         rows.append(
-            Row([_KINDS[one.kind], one.remaining, one.amount, one.effective_at, day(one.expires_at, "never"), state])
+            Row([WORDS[one.kind], one.remaining, one.amount, one.effective_at, day(one.expires_at, "never"), state])
         )
     for later in coming_grants_of(balance.wallet, SHOWN_GRANTS):
         ends = day(later.expires_at, "never")
-        rows.append(Row([_KINDS[later.kind], None, later.amount, later.begins_at, ends, State("comes")], is_over=True))
+        rows.append(Row([WORDS[later.kind], None, later.amount, later.begins_at, ends, State("comes")], is_over=True))
     rest = found[SHOWN_GRANTS:]
     left = amount(sum(one.remaining for one in rest), is_charge=False)
     note = format_html("and {} more, with {} credits", len(rest), left) if rest else ""
@@ -230,6 +228,8 @@ def billing(request: HttpRequest, place: Place) -> HttpResponse:
         "budgets": None if balance is None else budgets.table_of(place),
         "may_change_budgets": budgets.may_change(place),
         "grants": None if balance is None else _grants_table(balance),
+        "recurring": None if balance is None else recurring_table(balance.wallet),
+        "invoices": None if balance is None else invoices_table(balance.wallet),
         "ledger": None if balance is None else _ledger(request, place, balance),
         "may_pay": place.access.may("pay"),
         "packs": _packs() if settings.SLUICE_STRIPE_SECRET_KEY else [],
