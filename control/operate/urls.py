@@ -143,7 +143,7 @@ urlpatterns += [
     _of_tenant("invitations/<uuid:pk>/withdraw/", tenant_access.withdraw, "withdraw"),
     _of_tenant("grants/<uuid:pk>/refund/", tenant_credit.refund, "refund"),
     _of_tenant("grants/<uuid:pk>/void/", tenant_credit.void, "void"),
-    _of_tenant("grants/<uuid:pk>/cancel/", tenant_grants.scheduled_cancel, "scheduled-cancel"),
+    _of_tenant("scheduled/<uuid:pk>/cancel/", tenant_grants.scheduled_cancel, "scheduled-cancel"),
     _of_tenant("recurring/", tenant_grants.recurring_new),
     _of_tenant("recurring/<uuid:pk>/<str:state>/", tenant_grants.recurring_state, "recurring-state"),
     _of_tenant("invoices/<uuid:pk>/paid/", tenant_grants.invoice_pay, "invoice-pay"),
