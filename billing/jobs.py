@@ -47,6 +47,7 @@ def jobs() -> tuple[Job, ...]:
     """Return the periodic work of credit, for one process: a sweep remembers where its round is."""
     return (
         sweep_job("billing.monthly_grants", sweeps.monthly_grants(), every_s=30),
+        sweep_job("billing.recurring_grants", sweeps.recurring_grants(), every_s=30),
         sweep_job("billing.expiry", sweeps.expiry(), every_s=5),
         Job("billing.plan_moves", plan_moves.turn, every_s=1),
         Job("billing.reratings", reratings.turn, every_s=1),

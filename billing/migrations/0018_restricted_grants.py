@@ -4,7 +4,7 @@ _RESTRICTION = {
     "blank": True,
     "db_default": "",
     "default": "",
-    "help_text": "Names of models that it pays for, a line each; empty: all.",
+    "help_text": "Names of the models that it pays for, a line each; empty: all.",
 }
 
 

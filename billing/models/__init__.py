@@ -2,7 +2,15 @@
 
 from billing.models.budgets import Budget, BudgetWindow, SpendBudget
 from billing.models.cards import CostSample, Rate, RateCard, RateCardVersion, prices_of
-from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
+from billing.models.ledger import (
+    CreditGrant,
+    Invoice,
+    LedgerAccount,
+    LedgerTransfer,
+    RecurringGrant,
+    ScheduledGrant,
+    Wallet,
+)
 from billing.models.payments import PaymentClaim, PaymentEvent, Purchase, Voucher, VoucherBatch, VoucherUse
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.reconciliation import Reconciliation
@@ -17,6 +25,7 @@ __all__ = [
     "CreditGrant",
     "ErasedWords",
     "Hold",
+    "Invoice",
     "LedgerAccount",
     "LedgerSeal",
     "LedgerTransfer",
@@ -31,6 +40,7 @@ __all__ = [
     "RateCard",
     "RateCardVersion",
     "Reconciliation",
+    "RecurringGrant",
     "Rerating",
     "ReratingSum",
     "ScheduledGrant",

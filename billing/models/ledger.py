@@ -69,6 +69,8 @@ class LedgerAccount(models.Model):
         ISSUANCE_PAID = "issuance_paid"
         ISSUANCE_PROMO = "issuance_promo"
         ISSUANCE_PLAN = "issuance_plan"
+        ISSUANCE_GOODWILL = "issuance_goodwill"
+        ROLLOVER = "rollover"
         USAGE = "usage"
         BREAKAGE = "breakage"
         ADJUSTMENT = "adjustment"
@@ -92,14 +94,19 @@ class LedgerAccount(models.Model):
 
 
 class CreditGrant(models.Model):
-    """Credit given to a wallet, all at once. Grants are burnt down in the order of priority, expiry, kind (paid last),
-    age; those that are restricted to a request's model before the others.
+    """Credit given to a wallet, all at once. Grants are burnt down in the order of priority, expiry, kind (what
+    rolled over first, paid last), age; those that are restricted to a request's model before the others.
+
+    Of what is left at its end, up to `rollover` becomes a grant of kind rollover that ends at `rollover_until`; the
+    writer lowers `rollover` by what it has rolled over.
     """
 
     class Kind(models.TextChoices):
         PROMOTIONAL = "promotional"
+        GOODWILL = "goodwill"
         PLAN = "plan"
         PAID = "paid"
+        ROLLOVER = "rollover"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, related_name="grants")
@@ -118,6 +125,8 @@ class CreditGrant(models.Model):
         db_default="",
         help_text="Names of the models that it pays for, a line each; empty: all.",
     )
+    rollover = models.BigIntegerField(null=True, blank=True, help_text="µcr that its end may still roll over.")
+    rollover_until = models.DateTimeField(null=True, blank=True)
     paid_amount = models.BigIntegerField(null=True, blank=True, help_text="In the currency's minor units.")
     currency = models.CharField(max_length=3, blank=True)
     paid_reference = models.CharField(max_length=200, blank=True, db_default="")
@@ -174,6 +183,12 @@ class ScheduledGrant(models.Model):
         help_text="Names of the models that it pays for, a line each; empty: all.",
     )
     reason = models.CharField(max_length=200, blank=True)
+    actor = models.CharField(max_length=120, blank=True, db_default="sluice", help_text="Who scheduled it.")
+    rollover = models.BigIntegerField(null=True, blank=True)
+    rollover_until = models.DateTimeField(null=True, blank=True)
+    paid_amount = models.BigIntegerField(null=True, blank=True, help_text="In the currency's minor units.")
+    currency = models.CharField(max_length=3, blank=True, db_default="")
+    paid_reference = models.CharField(max_length=200, blank=True, db_default="")
     created_at = models.DateTimeField(db_default=Now())
 
     class Meta:
@@ -187,6 +202,82 @@ class ScheduledGrant(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} grant from {self.begins_at:%Y-%m-%d %H:%M}"
+
+
+class RecurringGrant(models.Model):
+    """Credit that a wallet gets at the beginning of each `window`, counted from `anchor` in `time_zone`, until `until`.
+
+    `next_at` is the beginning of the window that was scheduled last. Each grant lasts for `windows` windows; up to
+    `rollover` of what is left of it then lasts for one more.
+    """
+
+    class Window(models.TextChoices):
+        DAY = "day"
+        WEEK = "week"
+        MONTH = "month"
+
+    class State(models.TextChoices):
+        ACTIVE = "active"
+        PAUSED = "paused"
+        ENDED = "ended"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, related_name="recurring_grants")
+    key = models.CharField(max_length=120, help_text="Of the form or call that made it, once.")
+    kind = models.CharField(max_length=12, choices=CreditGrant.Kind)
+    amount = models.BigIntegerField(help_text="µcr, above zero.")
+    priority = models.SmallIntegerField(default=50, help_text="0 is burnt first, 100 last.")
+    window = models.CharField(max_length=5, choices=Window)
+    anchor = models.DateTimeField()
+    time_zone = models.CharField(max_length=60, default="UTC")
+    until = models.DateTimeField(null=True, blank=True, help_text="No window that begins then or later has a grant.")
+    windows = models.PositiveSmallIntegerField(default=1, help_text="How many windows each grant lasts for.")
+    rollover = models.BigIntegerField(null=True, blank=True, help_text="µcr, above zero.")
+    state = models.CharField(max_length=6, choices=State, default=State.ACTIVE)
+    next_at = models.DateTimeField(db_index=True)
+    reason = models.CharField(max_length=200)
+    made_by = models.CharField(max_length=120, blank=True)
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(amount__gt=0) & Q(windows__gt=0), name="recurring_grant_above_zero"),
+            models.UniqueConstraint(fields=["wallet", "key"], name="recurring_grant_once_per_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{format_credits(self.amount, separator=',')} credits a {self.window}"
+
+
+class Invoice(models.Model):
+    """What a wallet was overdrawn by at the end of a month of a plan whose overage is invoiced, under a number without
+    gaps over all wallets. `grant` is that of its payment.
+    """
+
+    class State(models.TextChoices):
+        OPEN = "open"
+        PAID = "paid"
+        VOID = "void"
+
+    id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
+    wallet = models.ForeignKey(Wallet, on_delete=models.PROTECT, related_name="invoices")
+    number = models.PositiveIntegerField(unique=True)
+    ends_at = models.DateTimeField(help_text="The end of the month.")
+    amount = models.BigIntegerField(help_text="µcr, above zero.")
+    state = models.CharField(max_length=4, choices=State, default=State.OPEN)
+    grant = models.OneToOneField(CreditGrant, on_delete=models.PROTECT, null=True, blank=True, related_name="invoice")
+    closed_at = models.DateTimeField(null=True, blank=True)
+    reason = models.CharField(max_length=200, blank=True, help_text="Why it was voided.")
+    created_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(amount__gt=0), name="invoice_amount_positive"),
+            models.UniqueConstraint(fields=["wallet", "ends_at"], name="invoice_once_per_month"),
+        ]
+
+    def __str__(self) -> str:
+        return f"Invoice {self.number}"
 
 
 class LedgerTransfer(models.Model):

@@ -27,11 +27,14 @@ class PlanVersion(models.Model):
     Buckets: `*_limit` units per `*_period_s`, at most `*_burst` at once; credits in µcr; without `token_limit` tokens
     have none. `slice_tokens` is how many output tokens a hold covers ahead. `allowed_models` lists public model names;
     empty allows all. `flex_bp` and `priority_bp` multiply the prices of requests in these service tiers.
+    `overdraft_limit` is how far below zero a wallet goes where `overage` doesn't block; what it is below zero at the
+    end of a month is an invoice where `overage` says so.
     """
 
     class Overage(models.TextChoices):
         BLOCK = "block"
         OVERDRAFT = "overdraft"
+        INVOICE = "invoice"
 
     id = models.UUIDField(primary_key=True, default=uuid7, editable=False)
     plan = models.ForeignKey(Plan, on_delete=models.PROTECT, related_name="versions")
@@ -55,6 +58,9 @@ class PlanVersion(models.Model):
         default=60, help_text="Seconds for which an answer that can be resumed goes on without a reader."
     )
     monthly_credits = models.PositiveBigIntegerField(default=0, help_text="µcr granted at the start of each period.")
+    rollover = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="µcr of a month's credit that last for one month more; empty: none."
+    )
     multiplier_bp = models.PositiveIntegerField(default=10_000, help_text="Price multiplier in basis points.")
     flex_bp = models.PositiveIntegerField(default=10_000, db_default=10_000, help_text="Flex requests' price, in bp.")
     priority_bp = models.PositiveIntegerField(

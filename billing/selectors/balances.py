@@ -10,8 +10,8 @@ from django.db.models import Case, F, Q, When
 
 from base import clock
 from billing.models import CreditGrant, Hold, ScheduledGrant, Wallet
-from billing.writer.grants import kept_for_holds
-from billing.writer.view import models_in, read_pools
+from billing.writer.grants import kept_for_holds, rolling_over
+from billing.writer.view import RANKS, models_in, read_pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +57,22 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
     if wallet is None:
         return None
     grants = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0, expires_at__isnull=False).order_by("expires_at")
-    ends = list(grants.values_list("pk", "expires_at", "remaining", "restriction"))
+    ends = list(grants.only("expires_at", "remaining", "restriction", "rollover", "rollover_until"))
     pools = read_pools(wallet.pools)
-    ended = [grant for grant in ends if grant[1] is not None and grant[1] <= wallet.now]
+    ended = [one for one in ends if one.expires_at is not None and one.expires_at <= wallet.now]
     coming = ends[len(ended) :]
-    first = coming[0][1] if coming else None
-    expired = sum(rest for _, _, rest, _ in ended)
+    first = coming[0].expires_at if coming else None
+    expired = 0
     if ended:  # what open holds may still need of it doesn't expire yet
         holds = wallet.holds.values_list("reserved_at", "amount", "model", "pk")
-        kept = kept_for_holds(ended, holds, {models: pool.rest for models, pool in pools.items()})
-        expired -= sum(kept.values())
-        for pk, _, rest, models in ended:
-            if models in pools:
-                pools[models].rest -= rest - kept[pk]
+        rests = [(one.pk, one.expires_at, one.remaining, one.restriction) for one in ended]
+        kept = kept_for_holds(rests, holds, {models: pool.rest for models, pool in pools.items()})
+        for one in ended:
+            free_of = one.remaining - kept[one.pk]
+            lost = free_of - rolling_over(one, free_of, wallet.now)
+            expired += lost
+            if one.restriction in pools:
+                pools[one.restriction].rest -= lost
     free = wallet.posted - wallet.held - expired + wallet.overdraft_limit - sum(pool.free for pool in pools.values())
     return Balance(
         wallet=wallet.pk,
@@ -77,7 +80,7 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
         held=wallet.held,
         overdraft_limit=wallet.overdraft_limit,
         available=free,
-        expiring=sum(rest for _, end, rest, _ in coming if end == first),
+        expiring=sum(max(one.remaining - (one.rollover or 0), 0) for one in coming if one.expires_at == first),
         expires_at=first,
         is_frozen=wallet.state == Wallet.State.FROZEN,
         restricted=tuple(
@@ -92,10 +95,8 @@ def grants_of(wallet: UUID, limit: int) -> list[CreditGrant]:
     """Return the wallet's grants that have credit left, in the order in which they are used up, at most `limit`."""
     live = CreditGrant.objects.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now_in_query()), wallet=wallet)
     live = live.filter(remaining__gt=0, voided_at=None)
-    paid_last = Case(When(kind=CreditGrant.Kind.PAID, then=1), default=0)
-    return list(
-        live.order_by("priority", F("expires_at").asc(nulls_last=True), paid_last, "effective_at", "id")[:limit]
-    )
+    rank = Case(*(When(kind=kind, then=number) for kind, number in RANKS.items()), default=1)
+    return list(live.order_by("priority", F("expires_at").asc(nulls_last=True), rank, "effective_at", "id")[:limit])
 
 
 def coming_grants_of(wallet: UUID, limit: int) -> list[ScheduledGrant]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Count, F, Q, Sum
+from django.db.models import BigIntegerField, Count, F, Q, Sum
+from django.db.models.functions import Coalesce, Greatest
 
 from base import clock
 from billing import rating
@@ -34,8 +35,11 @@ class Granted:
 
 
 def granted(since: datetime, until: datetime) -> dict[str, Granted]:
-    """Return what was granted from `since` to before `until`, by kind of grant; voided grants count for nothing."""
+    """Return what was granted from `since` to before `until`, by kind of grant; voided grants count for nothing, and
+    what rolled over was granted before.
+    """
     rows = CreditGrant.objects.filter(created_at__gte=since, created_at__lt=until, voided_at=None)
+    rows = rows.exclude(kind=CreditGrant.Kind.ROLLOVER)
     sums = rows.values("kind", "currency").annotate(
         number=Count("pk"), amount=Sum("amount"), paid=Sum("paid_amount"), refunded=Sum("refunded_amount")
     )
@@ -56,9 +60,10 @@ def expired(since: datetime, until: datetime) -> int:
 
 
 def expiring(now: datetime, until: datetime) -> int:
-    """Return the µcr that end until then, unless they are burnt before."""
+    """Return the µcr that end until then, unless they are burnt before or roll over."""
     rows = CreditGrant.objects.filter(remaining__gt=0, expires_at__gt=now, expires_at__lte=until)
-    return rows.aggregate(sum=Sum("remaining"))["sum"] or 0
+    lost = Greatest(F("remaining") - Coalesce(F("rollover"), 0), 0)
+    return rows.aggregate(sum=Sum(lost, output_field=BigIntegerField()))["sum"] or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,24 +9,30 @@ import itertools
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.dispatch import Signal
 
+from base import clock
 from base.ids import day_of
+from base.units import format_credits
 from billing.codes import Code
 from billing.models import CreditGrant, LedgerTransfer, ScheduledGrant, UsageRecord, Wallet
 from billing.services.errors import InsufficientCreditError, KeyReusedError, RefundError
 from billing.services.wallets import account_of, lock
 from billing.writer.apply import apply_now
-from billing.writer.grants import check_pool
+from billing.writer.grants import GIFTS, MAX_POSTED, MOST_OPEN_GRANTS, check_pool
 from billing.writer.operations import Adjust, ExpireGrants, Grant, Moved, Refund, Refused, Void
 from billing.writer.view import read_pools
 
 MOST_MODELS = 100
 """Models that one grant may be restricted to."""
+
+LATER = "later:"
+"""What the source of a grant begins with that an operator gave before it began."""
 
 credit_changed = Signal()
 """Sent within the transaction of a change: `transfer` is the one with its key, and `amount` the µcr that came in (below
@@ -49,13 +55,16 @@ def grant(
     paid_amount: int | None = None,
     currency: str = "",
     paid_reference: str = "",
+    rollover: int | None = None,
+    rollover_until: datetime | None = None,
     models: Iterable[str] = (),
 ) -> CreditGrant:
     """Add `amount` µcr to the wallet as a new grant, or return the grant that `key` made before.
 
     It pays for requests of the `models` alone, where they are given. What the wallet is overdrawn by is repaid at once
     from a new grant that pays for all. `paid_amount` is what was paid for it, in the currency's minor units, and
-    `paid_reference` names the payment. Raises ValueError that names the field for terms
+    `paid_reference` names the payment. Of what is left at its end, up to `rollover` lasts until `rollover_until`.
+    Raises ValueError that names the field for terms
     that can't be, KeyReusedError when `key` made another change, or a grant of other terms.
     """
     lock(wallet_id)
@@ -75,16 +84,7 @@ def grant(
         if any(getattr(made, name) != value for name, value in terms.items()):
             raise KeyReusedError(key)
         return made
-    if amount <= 0:
-        raise ValueError("amount: must be above zero")
-    if (paid_amount is None) != (not currency):
-        raise ValueError("paid_amount: money has an amount and a currency, or neither")
-    if paid_amount is not None and paid_amount < 0:
-        raise ValueError("paid_amount: must not be below zero")
-    if currency and not re.fullmatch("[A-Z]{3}", currency):
-        raise ValueError("currency: three letters, as EUR")
-    if paid_reference and paid_amount is None:
-        raise ValueError("paid_reference: a payment has an amount and a currency")
+    _check_terms(amount, paid_amount, currency, paid_reference)
     op = Grant(
         wallet=wallet_id,
         amount=amount,
@@ -97,11 +97,12 @@ def grant(
         source=source,
         paid_amount=paid_amount,
         currency=currency,
+        paid_reference=paid_reference,
+        rollover=rollover,
+        rollover_until=rollover_until,
         models=restriction,
     )
     apply_now([op])
-    if paid_reference:
-        CreditGrant.objects.filter(pk=op.id).update(paid_reference=paid_reference)
     _announce(key, amount)
     return CreditGrant.objects.get(pk=op.id)
 
@@ -114,18 +115,9 @@ def restriction_to(models: Iterable[str]) -> str:
     return "\n".join(names)
 
 
-def schedule(
-    wallet: Wallet,
-    *,
-    amount: int,
-    kind: CreditGrant.Kind,
-    begins_at: datetime,
-    expires_at: datetime,
-    source: str,
-    reason: str,
-    models: Iterable[str] = (),
-) -> None:
-    """Have the locked wallet get `amount` µcr at `begins_at`, in place of whatever `source` scheduled before; 0: none.
+def schedule(wallet: Wallet, *, amount: int, source: str, models: Iterable[str] = (), **terms: Any) -> None:
+    """Have the locked wallet get `amount` µcr by the `terms` of a ScheduledGrant, in place of whatever `source`
+    scheduled before; 0: none.
 
     The grant's `source` is also the key of its transfer: one that has begun stays as it is. Raises ValueError for
     `models` that credit is there or coming for in another set.
@@ -136,17 +128,83 @@ def schedule(
             pools = read_pools(Wallet.objects.values_list("pools", flat=True).get(pk=wallet.pk))
             coming = ScheduledGrant.objects.filter(wallet=wallet).values_list("restriction", flat=True)
             check_pool(restriction, [*pools, *coming])
-        ScheduledGrant.objects.create(
-            wallet=wallet,
-            amount=amount,
-            kind=kind,
-            begins_at=begins_at,
-            expires_at=expires_at,
-            source=source,
-            reason=reason,
-            restriction=restriction,
-        )
+        ScheduledGrant.objects.create(wallet=wallet, amount=amount, source=source, restriction=restriction, **terms)
     apply_now([ExpireGrants(wallet.pk)])
+
+
+@transaction.atomic
+def grant_later(
+    *,
+    wallet_id: UUID,
+    amount: int,
+    kind: CreditGrant.Kind,
+    key: str,
+    begins_at: datetime,
+    expires_at: datetime | None = None,
+    priority: int = 50,
+    actor: str = "",
+    reason: str = "",
+    paid_amount: int | None = None,
+    currency: str = "",
+    paid_reference: str = "",
+) -> UUID:
+    """Have the wallet get a grant at `begins_at`, and return the id that it will have; what `key` scheduled before
+    stays as it is.
+
+    Raises ValueError that names the field for terms that can't be, KeyReusedError when `key` made a grant of other
+    terms.
+    """
+    wallet, source = lock(wallet_id), f"{LATER}{wallet_id.hex}:{key}"
+    terms = {
+        "amount": amount,
+        "kind": str(kind),
+        "priority": priority,
+        "paid_amount": paid_amount,
+        "currency": currency,
+        "paid_reference": paid_reference,
+    }
+    apply_now([ExpireGrants(wallet_id)])  # what has begun by now is a grant
+    coming = ScheduledGrant.objects.filter(wallet=wallet, source=source).first()
+    before = coming or CreditGrant.objects.filter(wallet=wallet, source=source).first()
+    if before is not None:
+        if any(getattr(before, name) != value for name, value in terms.items()):
+            raise KeyReusedError(key)
+        return before.pk
+    _check_terms(amount, paid_amount, currency, paid_reference)
+    if amount > MAX_POSTED:
+        raise ValueError(f"amount: a wallet holds at most {format_credits(MAX_POSTED, separator=',')} credits")
+    if begins_at <= clock.now():
+        raise ValueError("begins_at: must be in the future")
+    if expires_at is not None and expires_at <= begins_at:
+        raise ValueError("expires_at: must be after the beginning")
+    if kind in GIFTS and _gifts_of(wallet) >= MOST_OPEN_GRANTS:
+        raise ValueError(f"wallet: {MOST_OPEN_GRANTS} of its grants have credit left or are to come")
+    made = ScheduledGrant.objects.create(
+        wallet=wallet, source=source, begins_at=begins_at, expires_at=expires_at, actor=actor, reason=reason, **terms
+    )
+    apply_now([ExpireGrants(wallet_id)])
+    return made.pk
+
+
+@transaction.atomic
+def cancel(scheduled_id: UUID) -> None:
+    """Let a grant that hasn't begun never begin. Raises ValueError where it has, or something else gives it."""
+    one = ScheduledGrant.objects.get(pk=scheduled_id)
+    lock(one.wallet_id)
+    if not one.source.startswith(LATER):
+        raise ValueError("grant: it comes with a plan or a recurring grant, and is changed there")
+    if not withdraw(one.wallet, ScheduledGrant.objects.filter(pk=one.pk)):
+        raise ValueError("grant: it has begun: void it instead")
+
+
+def withdraw(wallet: Wallet, scheduled: QuerySet[ScheduledGrant]) -> int:
+    """Let the locked wallet never get these grants, and return how many those are: what has begun by now has."""
+    apply_now([ExpireGrants(wallet.pk)])
+    found = list(scheduled)
+    for one in found:
+        one.delete()
+    apply_now([ExpireGrants(wallet.pk)])  # notes when the next one begins
+    return len(found)
 
 
 @transaction.atomic
@@ -263,6 +321,25 @@ def refund_request(*, request: UUID, key: str, actor: str, reason: str, amount: 
     taken = _moved(Refund(request=request, wallet=record.wallet, amount=wanted, key=key, actor=actor, reason=reason))
     _announce(key, taken)
     return taken
+
+
+def _check_terms(amount: int, paid_amount: int | None, currency: str, paid_reference: str) -> None:
+    """Raise ValueError that names the field for terms that no grant can have."""
+    if amount <= 0:
+        raise ValueError("amount: must be above zero")
+    if (paid_amount is None) != (not currency):
+        raise ValueError("paid_amount: money has an amount and a currency, or neither")
+    if paid_amount is not None and paid_amount < 0:
+        raise ValueError("paid_amount: must not be below zero")
+    if currency and not re.fullmatch("[A-Z]{3}", currency):
+        raise ValueError("currency: three letters, as EUR")
+    if paid_reference and paid_amount is None:
+        raise ValueError("paid_reference: a payment has an amount and a currency")
+
+
+def _gifts_of(wallet: Wallet) -> int:
+    """Return how many grants of the wallet have credit left or are to come."""
+    return wallet.grants.filter(remaining__gt=0).count() + wallet.scheduled_grants.count()
 
 
 def _last_record(request: UUID) -> UsageRecord | None:

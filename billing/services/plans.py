@@ -17,7 +17,7 @@ from base import clock
 from base.units import MICRO
 from billing.models import CreditGrant, Plan, PlanVersion, ScheduledGrant, Subscription, Wallet
 from billing.periods import Period, month_of, zone
-from billing.services import credits
+from billing.services import credits, invoices
 from billing.services.errors import NotSubscribedError, PlanError
 from billing.services.wallets import lock, open_wallet
 from billing.writer.view import free_of
@@ -154,6 +154,7 @@ def change_plan(tenant_id: UUID, plan_slug: str, at: datetime | None = None, *, 
         _schedule_next(present, wallet)
         return present
     period = month_of(present.anchor, present.time_zone, now)
+    _invoice(present, wallet, now)
     made = _replace(present, version, wallet, now)
     if present.granted_until is not None and present.granted_until >= period.end:
         rest, whole = (period.end - now) // timedelta(microseconds=1), _microseconds(period)
@@ -182,6 +183,7 @@ def end(tenant_id: UUID, at: datetime | None = None, *, at_once: bool = False) -
         before.refresh_from_db()
         return before
     if at_once:
+        _invoice(present, wallet, now)
         _finish(present, wallet, now)
         return present
     present.next_version, present.is_ending = None, True
@@ -218,6 +220,8 @@ def grant_month(subscription_id: UUID, now: datetime) -> CreditGrant | None:
     if one.granted_until is not None and one.granted_until > now:
         _schedule_next(one, wallet)
         return None
+    if one.granted_until is not None:
+        _invoice(one, wallet, one.granted_until)
     if one.is_ending:
         _finish(one, wallet, one.granted_until or now)
         return None
@@ -228,7 +232,8 @@ def grant_month(subscription_id: UUID, now: datetime) -> CreditGrant | None:
     if one.version.monthly_credits:
         key, reason = _month(one, period)
         ScheduledGrant.objects.filter(wallet=wallet, source=key).delete()
-        made = _grant(wallet, one.version.monthly_credits, period, key=key, reason=reason)
+        rollover = _rollover(one, one.version, period)
+        made = _grant(wallet, one.version.monthly_credits, period, key=key, reason=reason, **rollover)
     _apply_overdraft(wallet, one.version)
     one.granted_until = period.end
     one.save(update_fields=["granted_until"])
@@ -252,7 +257,16 @@ def _schedule_next(subscription: Subscription, wallet: Wallet) -> None:
         expires_at=period.end,
         source=key,
         reason=reason,
+        **_rollover(subscription, version, period),
     )
+
+
+def _rollover(subscription: Subscription, version: PlanVersion, period: Period) -> dict[str, Any]:
+    """Return what rolls over of the credit of a month, and until when: the end of the month after."""
+    if not version.rollover:
+        return {}
+    following = month_of(subscription.anchor, subscription.time_zone, period.end)
+    return {"rollover": version.rollover, "rollover_until": following.end}
 
 
 def _month(subscription: Subscription, period: Period) -> tuple[str, str]:
@@ -261,7 +275,9 @@ def _month(subscription: Subscription, period: Period) -> tuple[str, str]:
     return f"month:{subscription.tenant_id}:{period.start.isoformat()}", f"{version}, a month"
 
 
-def _grant(wallet: Wallet, amount: int, period: Period, *, key: str, reason: str) -> CreditGrant | None:
+def _grant(
+    wallet: Wallet, amount: int, period: Period, *, key: str, reason: str, **rollover: Any
+) -> CreditGrant | None:
     """Grant plan credit until the end of the period, unless `key` did so before."""
     if CreditGrant.objects.filter(source=key, wallet=wallet).exists():
         return None
@@ -274,6 +290,7 @@ def _grant(wallet: Wallet, amount: int, period: Period, *, key: str, reason: str
         reason=reason,
         expires_at=period.end,
         source=key,
+        **rollover,
     )
 
 
@@ -299,6 +316,12 @@ def _finish(subscription: Subscription, wallet: Wallet, ended_at: datetime) -> N
     _apply_overdraft(wallet, None)
 
 
+def _invoice(subscription: Subscription, wallet: Wallet, ends_at: datetime) -> None:
+    """Invoice what is overdrawn at the end of a month, or of the plan, where its version says so."""
+    if subscription.version.overage == PlanVersion.Overage.INVOICE:
+        invoices.issue(wallet, ends_at)
+
+
 def _apply_overdraft(wallet: Wallet, version: PlanVersion | None) -> None:
     """Set the wallet's overdraft limit to the plan's (None: there is none), but not below what is overdrawn or held
     beyond zero already.
@@ -307,7 +330,7 @@ def _apply_overdraft(wallet: Wallet, version: PlanVersion | None) -> None:
     where grants have more left than that, as after a refund into one: they end, and it stays.
     """
     allowed = 0
-    if version is not None and version.overage == PlanVersion.Overage.OVERDRAFT:
+    if version is not None and version.overage != PlanVersion.Overage.BLOCK:
         allowed = version.overdraft_limit
     sums = Wallet.objects.get(pk=wallet.pk)
     left = CreditGrant.objects.filter(wallet=wallet).aggregate(sum=Sum("remaining"))["sum"] or 0

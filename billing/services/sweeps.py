@@ -13,8 +13,8 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.db.models.functions import Coalesce
 
 from base import clock
-from billing.models import ScheduledGrant, Subscription, Wallet
-from billing.services import plans
+from billing.models import RecurringGrant, ScheduledGrant, Subscription, Wallet
+from billing.services import plans, recurring
 from billing.writer.apply import apply_now
 from billing.writer.operations import ExpireGrants, GrantsExpired
 
@@ -75,6 +75,14 @@ def monthly_grants(now: Callable[[], datetime] = clock.now) -> Sweep:
         return Subscription.objects.alias(after=after).filter(waiting, state=Subscription.State.ACTIVE)
 
     return Sweep(due, lambda subscription: plans.grant_month(subscription, now()))
+
+
+def recurring_grants(now: Callable[[], datetime] = clock.now) -> Sweep:
+    """Return the sweep that schedules the next window's credit of every recurring grant once the last one's began."""
+    return Sweep(
+        lambda: RecurringGrant.objects.filter(state=RecurringGrant.State.ACTIVE, next_at__lte=now()),
+        lambda one: recurring.advance(one, now()),
+    )
 
 
 def expiry() -> Sweep:

@@ -144,16 +144,26 @@ SELECT wallet, 'window ' || name || ' of a budget: spent less records ' || sum(s
     UNION ALL SELECT r.wallet, r.name, -r.more FROM ({records}) AS r
 ) AS sums WHERE name <> '' GROUP BY wallet, name HAVING sum(spent) <> 0
 
--- A grant is filled once, by its grant (1) or by the adjustment (6) that made it.
+-- A grant is filled once: by its grant (1), by the adjustment (6) that made it, or by what rolled over (11).
 -- name: grant_amount
 SELECT id, 'amount ' || amount || ', filled with ' || filled FROM (
     SELECT g.id, g.amount, coalesce(sum(t.amount), 0) AS filled
     FROM billing_creditgrant g
     LEFT JOIN (billing_ledgertransfer t
         JOIN billing_ledgeraccount c ON c.id = t.credit_id AND c.kind = 'wallet')
-        ON t.grant_id = g.id AND t.code IN (1, 6)
+        ON t.grant_id = g.id AND t.code IN (1, 6, 11)
     GROUP BY g.id, g.amount
 ) AS sums WHERE amount <> filled
+
+-- What rolls over leaves one grant of a wallet and comes into another.
+-- name: rolled_over
+SELECT wallet, 'rolled over into it less out of it ' || sum(amount) FROM (
+    SELECT coalesce(c.wallet_id, d.wallet_id) AS wallet, CASE c.kind WHEN 'wallet' THEN t.amount ELSE -t.amount END AS amount
+    FROM billing_ledgertransfer t
+    JOIN billing_ledgeraccount d ON d.id = t.debit_id
+    JOIN billing_ledgeraccount c ON c.id = t.credit_id
+    WHERE t.code = 11
+) AS sums GROUP BY wallet HAVING sum(amount) <> 0
 
 -- name: usage_of_another_wallet
 SELECT r.request, 'its wallet is of another tenant, or of none' FROM billing_usagerecord r

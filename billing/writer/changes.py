@@ -65,6 +65,7 @@ class NewGrant(msgspec.Struct, frozen=True):
     source: str
     paid_amount: int | None = None
     currency: str = ""
+    paid_reference: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ class Changes:
     burns: list[Burn] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
     expired: dict[UUID, tuple[GrantRow, int]] = field(default_factory=dict)  # grant → µcr of it that went to breakage
+    rolled: dict[UUID, int] = field(default_factory=dict)  # grant → µcr that it may still roll over
     voided: dict[UUID, GrantRow] = field(default_factory=dict)  # that end at another moment than before
     corrections: list[Correction] = field(default_factory=list)
     grant_changes: dict[UUID, datetime | None] = field(default_factory=dict)  # wallet → when its grants change next
@@ -172,6 +174,12 @@ class Changes:
         _, before = self.expired.get(grant.id, (grant, 0))
         self.expired[grant.id] = grant, before + amount
         self.move(wallet, posted=-amount)
+
+    def roll_over(self, grant: GrantRow, amount: int, wallet: WalletRow) -> None:
+        """Take `amount` µcr of a grant that has ended out of the wallet, to come in as another grant."""
+        self.take(grant, amount, wallet)
+        self.move(wallet, posted=-amount)
+        grant.rollover = self.rolled[grant.id] = (grant.rollover or 0) - amount
 
     def note_next_change(self, wallet: WalletRow, moment: datetime | None) -> None:
         """Note when the wallet's next grant ends or begins (None: none will), unless its row says so already."""

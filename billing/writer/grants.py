@@ -19,16 +19,26 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Protocol
 from uuid import UUID
 
+from base.ids import uuid7
 from base.units import format_credits
 from billing.codes import Code
 from billing.writer.changes import Changes, NewGrant, Transfer
 from billing.writer.operations import Adjust, Grant, Moved, Refused, Void
 from billing.writer.view import GrantRow, HoldRow, Pool, View, WalletRow, models_in, overlapping
 
-ISSUANCE = {"promotional": "issuance_promo", "plan": "issuance_plan", "paid": "issuance_paid"}
-"""The ledger account that a kind of grant comes from."""
+ROLLOVER = "rollover"
+GIFTS = ("promotional", "goodwill")
+ISSUANCE = {
+    "promotional": "issuance_promo",
+    "goodwill": "issuance_goodwill",
+    "plan": "issuance_plan",
+    "paid": "issuance_paid",
+    ROLLOVER: ROLLOVER,
+}
+"""The ledger account that a kind of grant comes from. Credit that rolls over passes through its own."""
 
 ADJUSTMENT = "adjustment"
 
@@ -36,8 +46,8 @@ MAX_POSTED = 10**18
 """µcr: far above any use, and so far below 2⁶³ that no sum of a wallet becomes a floating-point number on SQLite."""
 
 MOST_OPEN_GRANTS = 1000
-"""Grants with credit left with which a wallet gets no further promotional one: a charge makes a transfer for each that
-it is taken from, in one transaction that nobody should wait for. Paid credit and the plan's always come in.
+"""Grants with credit left with which a wallet gets no further gift: a charge makes a transfer for each that
+it is taken from, in one transaction that nobody should wait for. All other credit always comes in.
 """
 
 MOST_POOLS = 32
@@ -51,28 +61,62 @@ Open = tuple[datetime, int, str, UUID]
 
 
 def roll(wallet: WalletRow, view: View, changes: Changes) -> int:
-    """Give the wallet its scheduled grants that begin by now, move to breakage what no open hold can need of its ended
-    ones, and return the latter sum in µcr.
+    """Give the wallet its scheduled grants that begin by now, roll over or move to breakage what no open hold can need
+    of its ended ones, and return the µcr that went to breakage.
     """
     if wallet.id not in view.open_holds:
         return 0
     waiting = view.scheduled.get(wallet.id, [])
     while waiting and waiting[0].begins_at <= view.now:
         one = waiting.pop(0)
-        terms = (one.amount, False, one.priority, one.kind, one.models)
-        row = GrantRow(one.id, one.wallet, one.amount, one.begins_at, one.expires_at, *terms)
-        _give(NewGrant(row, one.source), _filling(row, one.source, "sluice", one.reason), wallet, view, changes)
+        row = GrantRow(
+            *(one.id, one.wallet, one.amount, one.begins_at, one.expires_at, one.amount, False, one.priority, one.kind),
+            *(one.models, one.rollover, one.rollover_until),
+        )
+        made = NewGrant(row, one.source, one.paid_amount, one.currency, one.paid_reference)
+        _give(made, _filling(row, one.source, one.actor, one.reason), wallet, view, changes)
         changes.begun.append(one.id)
     count_pools(wallet, view, changes)
     ended = _ended(wallet, view)
     kept = kept_for_holds(_as_ended(ended), _holds(wallet, view), _rests(wallet))
     lost = 0
     for grant in ended:
-        part = grant.remaining - kept[grant.id]
-        if part:
-            changes.expire(grant, part, wallet)
-            lost += part
+        if part := grant.remaining - kept[grant.id]:
+            over = rolling_over(grant, part, view.now)
+            changes.expire(grant, part - over, wallet)
+            lost += part - over
+            if over:
+                _roll_over(grant, over, wallet, view, changes)
     return lost
+
+
+class Rolling(Protocol):
+    """What decides how much of a grant rolls over."""
+
+    @property
+    def rollover(self) -> int | None: ...
+
+    @property
+    def rollover_until(self) -> datetime | None: ...
+
+
+def rolling_over(grant: Rolling, free: int, now: datetime) -> int:
+    """Return how much of what is `free` of a grant that has ended becomes a rollover."""
+    until = grant.rollover_until
+    return 0 if until is None or until <= now else min(free, grant.rollover or 0)
+
+
+def _roll_over(ended: GrantRow, amount: int, wallet: WalletRow, view: View, changes: Changes) -> None:
+    """Let `amount` µcr of a grant that has ended go on as a grant of their own."""
+    end = ended.expires_at
+    assert end is not None, "it has ended"
+    changes.roll_over(ended, amount, wallet)
+    out = (0, None, None, "sluice", "")
+    changes.transfers.append(Transfer(Code.ROLLOVER, wallet.id, "wallet", ROLLOVER, amount, ended.id, end, *out))
+    terms = (amount, False, ended.priority, ROLLOVER, ended.models)
+    row = GrantRow(uuid7(), wallet.id, amount, end, ended.rollover_until, *terms)
+    filling = Transfer(Code.ROLLOVER, wallet.id, ROLLOVER, "wallet", amount, row.id, end, *out)
+    _give(NewGrant(row, f"rollover:{ended.id}"), filling, wallet, view, changes)
 
 
 def give(op: Grant, view: View, changes: Changes) -> Moved:
@@ -81,9 +125,11 @@ def give(op: Grant, view: View, changes: Changes) -> Moved:
     roll(wallet, view, changes)
     if op.expires_at is not None and op.expires_at <= view.now:
         raise ValueError("expires_at: must be in the future")
-    terms = (op.amount, False, op.priority, op.kind, op.models)
-    row = GrantRow(op.id, op.wallet, op.amount, view.now, op.expires_at, *terms)
-    made = NewGrant(row, op.source, op.paid_amount, op.currency)
+    row = GrantRow(
+        *(op.id, op.wallet, op.amount, view.now, op.expires_at, op.amount, False, op.priority, op.kind),
+        *(op.models, op.rollover, op.rollover_until),
+    )
+    made = NewGrant(row, op.source, op.paid_amount, op.currency, op.paid_reference)
     _check_room(row, wallet, view)
     check_pool(op.models, [*_rests(wallet), *(one.models for one in view.scheduled.get(wallet.id, ()))])
     _give(made, _filling(row, op.key, op.actor, op.reason), wallet, view, changes)
@@ -113,7 +159,7 @@ def void(op: Void, view: View, changes: Changes) -> Moved:
         _take_out(op, taken, voided, wallet, changes, to=ISSUANCE[voided.kind], code=code, key=op.key)
         changes.move(wallet, posted=-taken)
     if not is_part:
-        voided.is_voided = not voided.remaining
+        voided.is_voided, voided.rollover = not voided.remaining, None
         changes.voided[voided.id] = voided
     return Moved(taken)
 
@@ -253,7 +299,8 @@ def moved(hold: HoldRow, model: str, wallet: WalletRow, view: View) -> WalletRow
         holds = [*others, (hold.reserved_at, MAX_POSTED, model, hold.id)]
         kept = kept_for_holds(_as_ended(ended), holds, _rests(wallet))
         for grant in ended:
-            lost = grant.remaining - kept[grant.id]
+            free_of = grant.remaining - kept[grant.id]
+            lost = free_of - rolling_over(grant, free_of, view.now)
             found.posted -= lost
             if grant.models:
                 pools[grant.models].rest -= lost
@@ -355,7 +402,7 @@ def _check_room(grant: GrantRow, wallet: WalletRow, view: View) -> None:
     if wallet.posted + grant.amount > MAX_POSTED:
         raise ValueError(f"amount: a wallet holds at most {format_credits(MAX_POSTED, separator=',')} credits")
     present = len(_with_credit(wallet, view))
-    if present >= MOST_OPEN_GRANTS and grant.kind == "promotional":
+    if present >= MOST_OPEN_GRANTS and grant.kind in GIFTS:
         raise ValueError(f"wallet: it has {present} grants with credit left; only paid credit and its plan's come in")
 
 

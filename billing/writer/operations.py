@@ -281,6 +281,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     paid_amount: int | None = None
     currency: str = ""
     models: str = ""
+    paid_reference: str = ""
+    rollover: int | None = None
+    rollover_until: datetime | None = None
     id: UUID = msgspec.field(default_factory=uuid7)
 
 

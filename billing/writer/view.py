@@ -114,6 +114,9 @@ CREDIT = ExpireGrants | Grant | Void | Adjust
 CORRECTION = TrueUp | Refund | Rerate
 """Operations on a closed request: its record, the transfers of its charge and all grants of its wallet are read."""
 
+RANKS = {"rollover": 0, "paid": 2}
+"""The places of kinds of grant in the burn order; 1 of all others."""
+
 HELD = 0  # Hold.State
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
@@ -213,11 +216,13 @@ class GrantRow:
     priority: int = 50
     kind: str = "promotional"
     models: str = ""  # those it is restricted to, a line each; "" for all
+    rollover: int | None = None  # µcr that its end may still roll over
+    rollover_until: datetime | None = None
 
     @property
-    def order(self) -> tuple[int, datetime, bool, datetime, UUID]:
-        """The key of the burn order: priority, expiry (never last), anything before paid, age, id."""
-        return self.priority, self.expires_at or _NEVER, self.kind == "paid", self.effective_at, self.id
+    def order(self) -> tuple[int, datetime, int, datetime, UUID]:
+        """The key of the burn order: priority, expiry (never last), what rolled over first and paid last, age, id."""
+        return self.priority, self.expires_at or _NEVER, RANKS.get(self.kind, 1), self.effective_at, self.id
 
     def has_ended_by(self, moment: datetime) -> bool:
         """Return whether its end is at or before `moment`."""
@@ -254,6 +259,12 @@ class ScheduledRow:
     source: str
     reason: str
     models: str = ""
+    actor: str = "sluice"
+    rollover: int | None = None
+    rollover_until: datetime | None = None
+    paid_amount: int | None = None
+    currency: str = ""
+    paid_reference: str = ""
 
 
 @dataclass(frozen=True, slots=True)

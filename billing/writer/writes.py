@@ -94,6 +94,7 @@ def _transfers(changes: Changes) -> Iterator[Row]:
     expiries = (
         Transfer(Code.EXPIRY, ended.wallet, "wallet", "breakage", amount, ended.id, ended.expires_at or changes.now)
         for ended, amount in changes.expired.values()
+        if amount
     )
     for one in itertools.chain(changes.transfers, expiries):
         yield (
@@ -103,14 +104,14 @@ def _transfers(changes: Changes) -> Iterator[Row]:
 
 
 def _given(changes: Changes) -> Iterator[Row]:
-    """Yield the new grants: id, wallet, kind, amount, priority, when it takes effect and ends, source, money paid, the
-    models that it is restricted to.
+    """Yield the new grants: id, wallet, kind, amount, priority, when it takes effect and ends, source, money paid,
+    currency, reference, the models that it is restricted to, what may roll over and until when.
     """
     for one in changes.given:
         row = one.row
         yield (
             row.id, row.wallet, row.kind, row.amount, row.priority, row.effective_at, row.expires_at, one.source,
-            one.paid_amount, one.currency, row.models,
+            one.paid_amount, one.currency, one.paid_reference, row.models, row.rollover, row.rollover_until,
         )  # fmt: skip
 
 
@@ -202,6 +203,7 @@ _WRITES: tuple[tuple[str, str, Callable[[Changes], Row], Callable[[Changes], Ite
     ("insert_revisions", "corrections", _formula_and_booked, _revisions),
     ("take_grants", "grants", _nothing, lambda c: ((taken, grant) for grant, taken in c.grants.items())),
     ("end_grants", "expired", _now, lambda c: ((ended.id,) for ended, _ in c.expired.values() if not ended.remaining)),
+    ("roll_grants", "rolled", _nothing, lambda c: ((left, one) for one, left in c.rolled.items())),
     ("void_grants", "voided", _nothing, _voided),
     ("note_grant_changes", "grant_changes", _nothing, lambda c: ((at, one) for one, at in c.grant_changes.items())),
     ("delete_holds", "closed", _nothing, lambda c: ((closing.operation.request,) for closing in c.closed)),

@@ -174,6 +174,43 @@ _MEANINGS = {
     "NewReratingRequest.by_model": "Whether each model's own price list prices its requests.",
     "NewRerating.by_model": "Whether each model's own price list prices its requests.",
     "by_model": "Its parts by model.",
+    "is_to_come": "Whether it hasn't begun.",
+    "OpenGrant.remaining": "What is left of it.",
+    "priority": "0 is used first, 100 last.",
+    "anchor": "The beginning of its first window, from which the others are counted.",
+    "windows": "How many windows each grant lasts for.",
+    "next_at": "The beginning of the window whose grant was scheduled last.",
+    "rollover": "How much of what is left lasts for one window more; null: none.",
+    "closed_at": "When it was paid or voided.",
+    "paid_amount": "The money that was paid, in the currency's smallest unit.",
+    "currency": "The currency's three letters, as EUR.",
+    "reference": "The payment, as your bank or provider names it.",
+    "paid_reference": "The payment, as your bank or provider names it.",
+    "rollover_micro": "At most so many millionths of a credit of what is left last for one window more; null: none.",
+    "OpenGrant.kind": "What it was given for.",
+    "OpenGrant.amount": "How much was given, or will be.",
+    **{
+        f"{component}.{name}": meaning
+        for component in ("NewGrantRequest", "NewGrant", "NewRecurringRequest", "NewRecurring", "Recurring")
+        for name, meaning in {
+            "amount_micro": "How much is given, in millionths of a credit.",
+            "amount": "How much is given each time.",
+            "kind": "What it is given for.",
+            "window": "The day, week or month at whose beginning it is given.",
+            "time_zone": "The time zone whose calendar and clock count the windows.",
+            "until": "No window that begins then or later has a grant; null: it goes on until it is ended.",
+            "count": "How often it is given; null: until an end, or until it is ended.",
+            "state": "Whether it goes on, is paused, or has ended.",
+            "reason": "Why; the tenant reads it in the ledger.",
+            "begins_at": "When it begins; null: now.",
+        }.items()
+    },
+    "StateRequest.state": "The state that it gets.",
+    "PatchedState.state": "The state that it gets.",
+    "Invoice.amount": "What it asks for, in credits.",
+    "Invoice.ends_at": "The end of the month that it is of.",
+    "Invoice.grant": "The grant of its payment; null before.",
+    "Invoice.state": "Whether it is open, paid or void.",
 }
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.http import HttpRequest
@@ -36,6 +37,8 @@ from routing.services.catalogue import cards_of_models
 from tenancy.audit.trail import record
 from tenancy.models import Tenant
 
+Made = TypeVar("Made")
+
 MOST = 100
 MAY_SEE = ["billing.view_ratecard", "billing.view_usagerecord"]
 MAY_ASK, MAY_DO = "billing.add_rerating", "billing.add_ledgertransfer"
@@ -57,10 +60,31 @@ class OperatorView(GenericAPIView[Any]):
             return response
 
 
-def _refusal(error: Exception) -> Refusal:
-    """Return the answer to what a service refused: its message begins with the field."""
-    field, _, text = str(error).partition(": ")
-    return Refusal(400, "invalid_value", text or field, param=field if text else None)
+ONCE = OpenApiParameter(
+    "Idempotency-Key", str, OpenApiParameter.HEADER, required=True, description="Takes effect once."
+)
+
+
+def key_of(request: Request) -> str:
+    """Return the key of a call that moves credit once; raise a 400 Refusal without one."""
+    key = request.headers.get("Idempotency-Key")
+    if key is None:
+        message = "What moves credit needs the header Idempotency-Key."
+        raise Refusal(400, "missing_required_parameter", message, param="Idempotency-Key")
+    check_key(key)
+    return f"api:{sha256(key.encode()).hexdigest()}"
+
+
+def done(act: Callable[[], Made], **renamed: str) -> Made:
+    """Return what `act` returns, and raise the Refusal of what it refuses; `renamed` has a body's name of a field."""
+    try:
+        return act()
+    except KeyReusedError:
+        raise key_reused() from None
+    except (CreditError, ValueError) as error:
+        field, _, text = str(error).partition(": ")
+        param = renamed.get(field, field) if text else None
+        raise Refusal(400, "invalid_value", text or field, param=param) from None
 
 
 class RefundSerializer(KnownFields):
@@ -88,40 +112,19 @@ class RefundView(OperatorView):
     @extend_schema(
         operation_id="operator_requests_refund",
         summary="Refund a request",
-        parameters=[
-            OpenApiParameter(
-                "Idempotency-Key", str, OpenApiParameter.HEADER, required=True, description="Takes effect once."
-            )
-        ],
+        parameters=[ONCE],
         responses={200: RefundedSerializer},
     )
     def post(self, request: Request, pk: UUID) -> Response:
         """Give back what a request was charged, in whole or part, to the grants that paid it."""
         asked = RefundSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        key = request.headers.get("Idempotency-Key")
-        if key is None:
-            raise Refusal(
-                400, "missing_required_parameter", "A refund needs the header Idempotency-Key.", param="Idempotency-Key"
-            )
-        check_key(key)
+        key = key_of(request)
         wanted = asked.validated_data
         if record_at(pk, None) is None:
             raise Refusal(404, "not_found", "There is no such request that has ended.")
-        try:
-            given = refund_request(
-                request=pk,
-                amount=wanted["amount_micro"],
-                key=f"api:{sha256(key.encode()).hexdigest()}",
-                actor=str(request.user)[:120],
-                reason=wanted["reason"],
-            )
-        except KeyReusedError:
-            raise key_reused() from None
-        except (CreditError, ValueError) as error:
-            refusal = _refusal(error)
-            refusal.param = "amount_micro" if refusal.param == "amount" else refusal.param
-            raise refusal from None
+        terms = {"amount": wanted["amount_micro"], "actor": str(request.user)[:120], "reason": wanted["reason"]}
+        given = done(lambda: refund_request(request=pk, key=key, **terms), amount="amount_micro")
         found = record_at(pk, None)
         assert found is not None, "records stay"
         answer = {"request": pk, "given_back": given, "charge": found.charge, "revision": found.revision}
@@ -244,10 +247,8 @@ class ReratingsView(OperatorView):
         """Begin a what-if, or with `follows` a shadow: what requests would have cost by other prices."""
         asked = NewReratingSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
-        try:
-            run = reratings.ask(asked.terms(), asked_by=str(request.user))
-        except CreditError as error:
-            raise _refusal(error) from None
+        terms = asked.terms()
+        run = done(lambda: reratings.ask(terms, asked_by=str(request.user)))
         return Response(ReratingSerializer(run).data, status=201)
 
 
@@ -283,10 +284,8 @@ class CommitView(OperatorView):
         asked = CommitSerializer(data=request.data)
         asked.is_valid(raise_exception=True)
         what_if = get_object_or_404(Rerating.objects.select_related("version__card"), pk=pk)
-        try:
-            run = reratings.carry_out(what_if, asked_by=str(request.user), reason=asked.validated_data["reason"])
-        except CreditError as error:
-            raise _refusal(error) from None
+        said = {"asked_by": str(request.user), "reason": asked.validated_data["reason"]}
+        run = done(lambda: reratings.carry_out(what_if, **said))
         return Response(ReratingSerializer(run).data, status=201)
 
 

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from django.urls import path
 
-from control.api import audit, budgets, keys, openapi, operators, routes, statements, tenancy, usage, vouchers, wallet  # noqa: F401 - openapi registers its extensions
+from control.api import (  # noqa: F401 - openapi registers its extensions
+    audit,
+    budgets,
+    grants,
+    keys,
+    openapi,
+    operators,
+    routes,
+    statements,
+    tenancy,
+    usage,
+    vouchers,
+    wallet,
+)
 
 urlpatterns = [
     path("keys/", keys.KeysView.as_view(), name="api-keys"),
@@ -28,6 +41,33 @@ urlpatterns = [
     path("budgets/<uuid:pk>/", budgets.BudgetView.as_view(), name="api-budget"),
     path("audit/", audit.AuditView.as_view(), name="api-audit"),
     path("operator/requests/<uuid:pk>/refund/", operators.RefundView.as_view(), name="api-operator-refund"),
+    path("operator/tenants/<slug:slug>/grants/", grants.OperatorGrantsView.as_view(), name="api-operator-grants"),
+    path(
+        "operator/tenants/<slug:slug>/grants/<uuid:pk>/",
+        grants.OperatorGrantView.as_view(),
+        name="api-operator-grant",
+    ),
+    path(
+        "operator/tenants/<slug:slug>/recurring-grants/",
+        grants.RecurringGrantsView.as_view(),
+        name="api-operator-recurring",
+    ),
+    path(
+        "operator/tenants/<slug:slug>/recurring-grants/<uuid:pk>/",
+        grants.RecurringGrantView.as_view(),
+        name="api-operator-recurring-one",
+    ),
+    path("operator/tenants/<slug:slug>/invoices/", grants.InvoicesView.as_view(), name="api-operator-invoices"),
+    path(
+        "operator/tenants/<slug:slug>/invoices/<uuid:pk>/pay/",
+        grants.InvoicePayView.as_view(),
+        name="api-operator-invoice-pay",
+    ),
+    path(
+        "operator/tenants/<slug:slug>/invoices/<uuid:pk>/void/",
+        grants.InvoiceVoidView.as_view(),
+        name="api-operator-invoice-void",
+    ),
     path("operator/reratings/", operators.ReratingsView.as_view(), name="api-operator-reratings"),
     path("operator/reratings/<uuid:pk>/", operators.ReratingView.as_view(), name="api-operator-rerating"),
     path("operator/reratings/<uuid:pk>/commit/", operators.CommitView.as_view(), name="api-operator-rerating-commit"),

@@ -28,13 +28,16 @@ from base.units import format_credits
 from billing.models import (
     CreditGrant,
     Hold,
+    Invoice,
     LedgerTransfer,
     OutboxEvent,
     PlanMove,
     Purchase,
     Reconciliation,
+    RecurringGrant,
     Rerating,
     ReratingSum,
+    ScheduledGrant,
     SpendBudget,
     Statement,
     Subscription,
@@ -44,7 +47,7 @@ from billing.models import (
     Wallet,
 )
 from billing.seals.leaves import keep_words
-from billing.services import credits, plans
+from billing.services import credits, plans, recurring
 from billing.services.rollups import consume_usage
 from billing.triggers import ERASED
 from control.belongings.kinds import CHUNK, CONTENT, chats_of, every, in_chunks, transfers_beside, transfers_of
@@ -157,6 +160,10 @@ def end_tenant(tenant: Tenant) -> None:
         deactivate_tenant(tenant=tenant)
     if Subscription.objects.filter(tenant=tenant, state="active").exists():
         plans.end(tenant.pk, at_once=True)
+    for one in RecurringGrant.objects.filter(wallet__tenant=tenant).exclude(state=RecurringGrant.State.ENDED):
+        recurring.set_state(one.pk, RecurringGrant.State.ENDED)
+    for coming in ScheduledGrant.objects.filter(wallet__tenant=tenant):
+        credits.cancel(coming.pk)
     begun = every(Batch).filter(tenant=tenant, status__in=(Batch.Status.VALIDATING, Batch.Status.IN_PROGRESS))
     begun.update(status=Batch.Status.CANCELLING, cancelling_at=clock.now())
 
@@ -439,6 +446,9 @@ def _books(tenant: Tenant) -> int:
         grants.exclude(**{f"{name}__in": ("", ERASED)}).update(**{name: ERASED})
         for name in ("paid_reference", "refund_reference")
     )
+    recurs = RecurringGrant.objects.filter(wallet__tenant=tenant).exclude(reason=ERASED)
+    paid += recurs.update(reason=ERASED, made_by=ERASED)
+    paid += Invoice.objects.filter(wallet__tenant=tenant).exclude(reason__in=("", ERASED)).update(reason=ERASED)
     paid += Purchase.objects.filter(tenant=tenant).exclude(made_by__in=("", ERASED)).update(made_by=ERASED)
     budgets = SpendBudget.objects.filter(tenant=tenant.pk).exclude(name=ERASED)
     about = Concat(Value(f"{ERASED} "), Cast("number", CharField()))

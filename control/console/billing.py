@@ -31,6 +31,7 @@ from control.console.tenancy import Place, tenant_page
 from control.screens import statements
 from control.screens.charts import Tile, spark
 from control.screens.figures import amount, day, grouped, models_alone, share, show_credits
+from control.screens.grants import WORDS, invoices_table, recurring_table
 from control.screens.ledger import cursor_of, ledger_csv, ledger_table, signed
 from control.screens.tables import Cell, Column, Row, State, Table
 from control.throttles import check_vouchers
@@ -115,7 +116,7 @@ def balance_tile(balance: Balance | None, href: str = "") -> Tile:
         note = format_html("credits; {} more {}", amount(balance.for_some, is_charge=False), whose)
     elif balance.held:
         note = format_html("credits; {} held for requests", amount(balance.held))
-    elif balance.expires_at:
+    elif balance.expiring and balance.expires_at:
         note = format_html("credits; {} expire {}", amount(balance.expiring, is_charge=False), day(balance.expires_at))
     return Tile("Balance", amount(balance.available, is_charge=False), note, href)
 
@@ -175,9 +176,6 @@ def _each(seconds: int) -> str:
     return f"in {seconds} seconds"
 
 
-_KINDS = {"plan": "Monthly credit", "promotional": "Promotional", "paid": "Paid"}
-
-
 def _grants_table(balance: Balance) -> Table:
     """Return the credit that is left, in the order in which it is used, and then what comes later."""
     columns = [
@@ -200,11 +198,11 @@ def _grants_table(balance: Balance) -> Table:
             if one.pk == firsts[one.restriction]
             else State("waits")
         )
-        name = Cell(_KINDS[one.kind], detail=models_alone(one.restriction))
+        name = Cell(WORDS[one.kind], detail=models_alone(one.restriction))
         rows.append(Row([name, one.remaining, one.amount, one.effective_at, day(one.expires_at, "never"), state]))
     for later in coming_grants_of(balance.wallet, SHOWN_GRANTS):
         ends = day(later.expires_at, "never")
-        name = Cell(_KINDS[later.kind], detail=models_alone(later.restriction))
+        name = Cell(WORDS[later.kind], detail=models_alone(later.restriction))
         rows.append(Row([name, None, later.amount, later.begins_at, ends, State("comes")], is_over=True))
     rest = found[SHOWN_GRANTS:]
     left = amount(sum(one.remaining for one in rest), is_charge=False)
@@ -239,6 +237,8 @@ def billing(request: HttpRequest, place: Place) -> HttpResponse:
         "budgets": None if balance is None else budgets.table_of(place),
         "may_change_budgets": budgets.may_change(place),
         "grants": None if balance is None else _grants_table(balance),
+        "recurring": None if balance is None else recurring_table(balance.wallet),
+        "invoices": None if balance is None else invoices_table(balance.wallet),
         "ledger": None if balance is None else _ledger(request, place, balance),
         "may_pay": place.access.may("pay"),
         "packs": _packs() if settings.SLUICE_STRIPE_SECRET_KEY else [],

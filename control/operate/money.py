@@ -191,12 +191,15 @@ def _tiles(period: Period, rows: Sequence[UsageSum], kinds: Mapping[str, Granted
     paid, given = kinds.get("paid"), [one for kind, one in kinds.items() if kind != "paid"]
     waived = sums.waived(period.first, period.last)
     in_days = f"in {period.days} days"
+    by = "by plans and promotions"
+    if (goodwill := kinds.get("goodwill")) is not None:
+        by = f"by plans and promotions, and {format_credits(goodwill.amount, separator=',')} as goodwill"
     sold = ", ".join(f"{total / 100:,.2f} {name}" for name, total in sorted((paid.paid or {} if paid else {}).items()))
     grants = address_of("admin:billing_creditgrant_changelist", kind__exact="paid")
     broken = address_of("admin:billing_usagerecord_changelist", waived__exact=1)
     return [
         Tile("Sold", amount(paid.amount if paid else 0), f"{in_days}{f', for {sold}' if sold else ''}", grants),
-        Tile("Given", amount(sum(one.amount for one in given)), f"{in_days}, by plans and promotions"),
+        Tile("Given", amount(sum(one.amount for one in given)), f"{in_days}, {by}"),
         Tile("Burnt", amount(sum(row.charge for row in rows)), f"{in_days}, by {grouped(_requests(rows))} requests"),
         Tile("Expired", amount(sums.expired(period.since, now)), f"{in_days}, unused"),
         Tile("Expiring", amount(sums.expiring(now, until)), f"in the next {period.days} days, unless burnt"),

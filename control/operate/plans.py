@@ -44,9 +44,10 @@ def _credits(micro: int) -> str:
 def terms_of(version: PlanVersion) -> list[tuple[str, str]]:
     """Return the terms of a version in words, those first that plans differ in."""
     models = ", ".join(version.allowed_models) or "all, also those to come"
-    overdraft = "refused" if version.overage == PlanVersion.Overage.BLOCK else (
-        f"served down to {_credits(version.overdraft_limit)} credits below zero"
-    )  # fmt: skip
+    overdraft = "refused"
+    if version.overage != PlanVersion.Overage.BLOCK:
+        overdraft = f"served down to {_credits(version.overdraft_limit)} credits below zero"
+        overdraft += ", invoiced each month" if version.overage == PlanVersion.Overage.INVOICE else ""
     limit = f"{version.request_limit:,} {_period(version.request_period_s)}, {version.request_burst:,} at once"
     spent = (
         f"{_credits(version.credit_limit)} {_period(version.credit_period_s)}, {_credits(version.credit_burst)} at once"
@@ -66,6 +67,7 @@ def terms_of(version: PlanVersion) -> list[tuple[str, str]]:
         ("Prices times", f"{version.multiplier_bp / 10_000:g}"),
         ("And in service tiers", tiers),
         ("Without credit", overdraft),
+        ("Credit that rolls over", f"{_credits(version.rollover)} for one month more" if version.rollover else "none"),
         ("Adapters of its own", f"{version.adapters:,}"),
         ("Share of engines", f"{version.weight / 1_000:g}"),
         ("Priority", f"{version.priority}"),
@@ -283,10 +285,19 @@ class TermsForm(OperatorForm):
     flex = _factor("Flex requests times", "They run when nobody else’s wait.")
     priority_times = _factor("Priority requests times", "They go before the tenant’s others.")
     overage = forms.ChoiceField(
-        choices=[("block", "Requests are refused"), ("overdraft", "They are served down to the overdraft")],
+        choices=[
+            ("block", "Requests are refused"),
+            ("overdraft", "They are served down to the overdraft"),
+            ("invoice", "They are served down to the overdraft, and invoiced each month"),
+        ],
         label="Without credit",
     )
     overdraft_limit = CreditsField(required=False, label="Overdraft", help_text="Credits below zero.")
+    rollover = CreditsField(
+        required=False,
+        label="Credit that rolls over",
+        help_text="At most so much of what a month leaves lasts for one more. Empty: none.",
+    )
     adapters = forms.IntegerField(min_value=0, initial=0, label="Adapters of its own", help_text="Of each tenant.")
     weight = forms.IntegerField(
         min_value=1, initial=1000, label="Share of engines", help_text="In thousandths: 2000 gets twice as much."
@@ -304,7 +315,7 @@ class TermsForm(OperatorForm):
     LAST = (
         *("request_period_s", "request_burst", "credit_period_s", "credit_burst", "token_limit", "token_period_s"),
         *("token_burst", "multiplier", "flex", "priority_times", "overage"),
-        *("overdraft_limit", "adapters", "weight", "priority", "default_task", "slice_tokens", "resume_s"),
+        *("overdraft_limit", "rollover", "adapters", "weight", "priority", "default_task", "slice_tokens", "resume_s"),
     )
     renamed = _FACTORS
 

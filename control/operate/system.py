@@ -38,6 +38,7 @@ from tenancy.services.mail import send_failed_mail
 BOOKS, CHECKS = "billing.reconciliation", "operation.checks"
 JOBS = {
     "billing.monthly_grants": ("Monthly credit", "begins the month of each subscription"),
+    "billing.recurring_grants": ("Recurring grants", "schedules the next one of each"),
     "billing.expiry": ("Expiry", "books what has expired of grants"),
     "billing.rollups": ("Sums of usage", "adds requests to the sums that pages show"),
     BOOKS: ("Books", "checks all rows of credit against each other"),

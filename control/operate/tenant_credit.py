@@ -21,8 +21,9 @@ from control.operate.base import Desk, operator_page
 from control.operate.fields import NamesField, models
 from control.operate.subject import open_tenant, page_of
 from control.screens.budgets import BudgetForm, NewBudgetForm, filled
-from control.screens.figures import day
+from control.screens.figures import day, moment
 from control.screens.forms import CreditsField, MomentField, OnceForm
+from control.screens.grants import give_later
 from tenancy.audit.origin import because
 from tenancy.models import Tenant
 from tenancy.services import budgets
@@ -40,11 +41,13 @@ class GrantForm(OnceForm):
     kind = forms.ChoiceField(
         choices=[
             (CreditGrant.Kind.PROMOTIONAL, "Promotional"),
+            (CreditGrant.Kind.GOODWILL, "Goodwill"),
             (CreditGrant.Kind.PAID, "Paid for"),
             (CreditGrant.Kind.PLAN, "Of its plan"),
         ],
         help_text="Of two grants that end at the same time, the paid one is used last.",
     )
+    begins_at = MomentField(label="Begins (UTC)", help_text="Empty: now. Until then it can be cancelled.")
     expires_at = MomentField(label="Expires (UTC)", help_text="Empty: never.")
     paid_amount = forms.IntegerField(
         required=False,
@@ -86,12 +89,13 @@ def grant(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
     tenant = open_tenant(slug)
 
     def act(asked: dict[str, Any]) -> str:
-        made = credits.grant(
-            wallet_id=_wallet(tenant).pk,
-            actor=str(desk.user),
-            source="operator",
-            **asked | {"kind": CreditGrant.Kind(asked["kind"])},
-        )
+        terms = asked | {"wallet_id": _wallet(tenant).pk, "actor": str(desk.user)}
+        terms["kind"] = CreditGrant.Kind(asked["kind"])
+        if (begins_at := terms.pop("begins_at")) is not None:
+            give_later(tenant, begins_at=begins_at, **terms)
+            begins = moment(begins_at)
+            return f"{format_credits(asked['amount'], separator=',')} credits are granted from {begins} on."
+        made = credits.grant(source="operator", **terms)
         ends = f", until {day(made.expires_at.date())}" if made.expires_at else ""
         return f"{format_credits(made.amount, separator=',')} credits are granted{ends}."
 

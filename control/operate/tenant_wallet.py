@@ -21,6 +21,8 @@ from billing.codes import Code
 from billing.models import CreditGrant, PlanVersion, Purchase, ScheduledGrant
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
 from billing.services.budgets import Standing, limited_keys
+from billing.services.credits import LATER
+from control.operate import tenant_grants
 from control.operate.base import Desk, operator_page
 from control.operate.subject import PAGE, SETTINGS, Section, Subject
 from control.screens import statements
@@ -53,6 +55,7 @@ def wallet(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     before = _cursor(request)
     if desk.may("billing.view_creditgrant") and before is None:
         sections += [Section("Grants", table=_grants(subject, subject.balance.wallet), buttons=acts)]
+        sections += tenant_grants.sections(subject)
     if before is None:
         sections += [_budgets(subject)]
     if desk.may("billing.view_purchase") and before is None and (bought := _purchases(subject.tenant)).rows:
@@ -121,7 +124,8 @@ def _grants(subject: Subject, wallet_id: UUID) -> Table:
     for coming in ScheduledGrant.objects.filter(wallet=wallet_id).order_by("begins_at")[:5]:
         name = Cell(coming.get_kind_display(), detail=_joined(models_alone(coming.restriction), coming.reason))
         values = [name, State("To come", "warn"), coming.amount, None, coming.expires_at, coming.begins_at]
-        rows.append(Row([*values, *[[]] * may_end]))
+        acts = [Button("Cancel", subject.address("scheduled-cancel", coming.pk), "the grant to come", tone="danger")]
+        rows.append(Row([*values, *[acts if coming.source.startswith(LATER) else []] * may_end]))
     mine = CreditGrant.objects.filter(wallet=wallet_id)
     left = list(mine.filter(remaining__gt=0).order_by("priority", "expires_at", "created_at")[:PAGE])
     over = list(mine.filter(remaining=0).order_by("-created_at")[:10])
@@ -182,7 +186,7 @@ def _paid(grant: CreditGrant) -> str:
 
 
 def _source(grant: CreditGrant) -> str:
-    hidden = ("month:", "upgrade:", "operator", "admin", "purchase:")
+    hidden = ("month:", "upgrade:", "operator", "admin", "purchase:", LATER, "recurring:", "rollover:")
     return "" if grant.source.startswith(hidden) else grant.source
 
 
@@ -300,8 +304,11 @@ def terms_in_words(version: PlanVersion) -> list[tuple[str, str]]:
     if (version.flex_bp, version.priority_bp) != (10_000, 10_000):
         found.append(("Flex", f"× {version.flex_bp / 10_000:g}"))
         found.append(("Priority requests", f"× {version.priority_bp / 10_000:g}"))
-    if version.overage == PlanVersion.Overage.OVERDRAFT:
-        found.append(("Overdraft", f"{_exactly(version.overdraft_limit)} credits"))
+    if version.rollover:
+        found.append(("Rolls over", f"{_exactly(version.rollover)} credits for one month more"))
+    if version.overage != PlanVersion.Overage.BLOCK:
+        invoiced = ", invoiced each month" if version.overage == PlanVersion.Overage.INVOICE else ""
+        found.append(("Overdraft", f"{_exactly(version.overdraft_limit)} credits{invoiced}"))
     return found
 
 

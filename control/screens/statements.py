@@ -45,8 +45,14 @@ _MOVEMENTS = {
     "refund": "Refunds",
     "request_refund": "Refunds of requests",
     "rerating": "Re-rated requests",
+    "rollover": "Rolled over",
 }
-_ACCOUNTS = {"issuance_plan": "by the plan", "issuance_promo": "promotional", "issuance_paid": "paid"}
+_ACCOUNTS = {
+    "issuance_plan": "by the plan",
+    "issuance_promo": "promotional",
+    "issuance_goodwill": "goodwill",
+    "issuance_paid": "paid",
+}
 FORMATS = {
     "jsonl": ("application/jsonl", "To verify (JSON lines)"),
     "csv": ("text/csv", "Requests (CSV)"),
@@ -102,7 +108,7 @@ def _of_statement(tenant: Tenant, month: Month) -> Shown:
         Row([line["model"], line["class"].replace("_", " "), _tokens(line["tokens"]), line["charge"]])
         for line in sums["usage"]
     ]
-    moved = [Row([_movement(line), line["amount"]]) for line in sums["movements"]]
+    moved = [Row([_movement(line), line["amount"]]) for line in sums["movements"] if line["amount"]]
     notes = [
         f"{grouped(counts[name])} {words}"
         for name, words in (("waived", "of them were waived"), ("estimated", "were charged by an estimate"))

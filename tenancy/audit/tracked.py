@@ -19,6 +19,7 @@ from django.db.models.signals import m2m_changed, post_delete, post_save, pre_de
 
 from base.units import format_credits
 from billing.models import (
+    Invoice,
     LedgerTransfer,
     Plan,
     PlanMove,
@@ -27,6 +28,7 @@ from billing.models import (
     Rate,
     RateCard,
     RateCardVersion,
+    RecurringGrant,
     Rerating,
     Subscription,
     Voucher,
@@ -81,6 +83,9 @@ _KEY_FIELDS = (
     "previous_until",
     "rotated_at",
 )
+_RECURRING_FIELDS = (
+    *("kind", "amount", "priority", "window", "anchor", "time_zone", "until", "windows", "rollover", "state", "reason"),
+)
 _RERATING_FIELDS = (
     *("since", "until", "tenants", "model_names", "card", "version", "prices", "cards", "multiplier_was"),
     *("multiplier_bp", "commit", "follows", "what_if", "reason"),
@@ -98,6 +103,8 @@ TRACKED = (
     Tracked(Authenticator, "second_factor", ("user", "type")),
     Tracked(Subscription, "subscription", ("version", "next_version", "is_ending", "state", "time_zone")),
     Tracked(Wallet, "wallet", ("state",)),
+    Tracked(RecurringGrant, "recurring_grant", _RECURRING_FIELDS, tenant=lambda row: row.wallet.tenant_id),
+    Tracked(Invoice, "invoice", ("number", "amount", "state"), tenant=lambda row: row.wallet.tenant_id),
     Tracked(Purchase, "purchase", ("amount", "price", "currency", "state", "payment", "taken", "lost")),
     Tracked(VoucherBatch, "vouchers", _all_but(VoucherBatch, "key")),
     Tracked(Voucher, "voucher", ("batch", "last_four", "withdrawn_at")),

@@ -9,8 +9,19 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from base.units import MICRO
-from billing.models import CreditGrant, Plan, Rerating, SpendBudget, UsageRecord, VoucherBatch, Wallet
-from billing.services import cards, credits, plans, reratings, vouchers
+from billing.models import (
+    CreditGrant,
+    Invoice,
+    Plan,
+    RecurringGrant,
+    Rerating,
+    ScheduledGrant,
+    SpendBudget,
+    UsageRecord,
+    VoucherBatch,
+    Wallet,
+)
+from billing.services import cards, credits, invoices, plans, recurring, reratings, vouchers
 from billing.services.reratings import Terms
 from gateway.batches.models import Batch
 from gateway.conversations import Conversation
@@ -48,6 +59,18 @@ def fill() -> str:
     invite_member(tenant=tenant, email=f"{'invited' * 8}@long.example")
     wallet = Wallet.objects.get(tenant=tenant)
     credits.grant(wallet_id=wallet.pk, amount=MICRO, kind=CreditGrant.Kind.PROMOTIONAL, key="long")
+    later = {"kind": CreditGrant.Kind.GOODWILL, "begins_at": now + timedelta(days=9), "reason": LONG, "key": "later"}
+    credits.grant_later(wallet_id=wallet.pk, amount=MICRO, **later)
+    often = {"kind": CreditGrant.Kind.PROMOTIONAL, "window": RecurringGrant.Window.WEEK, "rollover": 3, "windows": 3}
+    for key in ("a", "b"):
+        weekly = recurring.make(
+            wallet_id=wallet.pk, amount=MICRO, key=key, reason=LONG, time_zone="America/Argentina/Buenos_Aires", **often
+        )
+    recurring.set_state(weekly.pk, RecurringGrant.State.PAUSED)
+    for number in (1, 2):
+        ends_at = now - timedelta(days=31 * number)
+        one = Invoice.objects.create(wallet=wallet, number=number, ends_at=ends_at, amount=MICRO)
+    invoices.pay(one.pk, reference=LONG, paid_amount=99, currency="EUR", actor="a")
     Batch(
         tenant=tenant, project=project, api_key=made.pk, endpoint="/v1/chat/completions", model=SLUG,
         input_file=uuid7(), status=Batch.Status.IN_PROGRESS, total=10, expires_at=now + timedelta(days=1),
@@ -119,6 +142,10 @@ def things() -> dict[str, list[str]]:
         "<str:month>": ["jsonl"],
         "statements": [f"{timezone.now():%Y-%m}"],
         "grants": [str(one.pk) for one in CreditGrant.objects.filter(wallet__tenant=tenant)],
+        "scheduled": ids(ScheduledGrant.objects.filter(wallet__tenant=tenant, kind="goodwill")),
+        "recurring": ids(RecurringGrant.objects.filter(wallet__tenant=tenant)),
+        "<uuid:pk>": ["paused", "active", "ended"],
+        "invoices": ids(Invoice.objects.filter(wallet__tenant=tenant)),
         "keys": ids(APIKey.objects.of(tenant)),
         "admin": ids(AdminAPIKey.objects.of(tenant)),
         "projects": ids(Project.objects.of(tenant).filter(name=LONG)),

@@ -27,17 +27,20 @@ SELECT id, wallet_id, state, amount, owner, reserved_at, windows, model FROM bil
 SELECT id FROM billing_wallet WHERE id = ANY(%s::uuid[]) UNION ALL SELECT id FROM billing_hold WHERE id = ANY(%s::uuid[]);
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction,
+    rollover, rollover_until
 FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]) AND remaining > 0 AND voided_at IS NULL;
 
 -- What a correction gives back may go to a grant that has nothing left.
 -- name: read_every_grant
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction,
+    rollover, rollover_until
 FROM billing_creditgrant WHERE wallet_id = ANY(%s::uuid[]);
 
 -- What wallets get by time, in the order of time.
 -- name: read_scheduled
-SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason, restriction
+SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason, restriction, actor, rollover,
+    rollover_until, paid_amount, currency, paid_reference
 FROM billing_scheduledgrant WHERE wallet_id = ANY(%s::uuid[]) ORDER BY wallet_id, begins_at, id;
 
 -- name: read_records
@@ -77,12 +80,13 @@ FROM unnest(%s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::uuid[], %s::text
 
 -- name: insert_grants
 INSERT INTO billing_creditgrant (id, wallet_id, kind, amount, remaining, priority, effective_at, expires_at, source,
-    paid_amount, currency, restriction)
+    paid_amount, currency, paid_reference, restriction, rollover, rollover_until)
 SELECT g.id, g.wallet, g.kind, g.amount, g.amount, g.priority, g.effective_at, g.expires_at, g.source, g.paid_amount,
-    g.currency, g.restriction
+    g.currency, g.paid_reference, g.restriction, g.rollover, g.rollover_until
 FROM unnest(%s::uuid[], %s::uuid[], %s::text[], %s::bigint[], %s::smallint[], %s::timestamptz[], %s::timestamptz[],
-    %s::text[], %s::bigint[], %s::text[], %s::text[])
-    AS g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency, restriction);
+    %s::text[], %s::bigint[], %s::text[], %s::text[], %s::text[], %s::bigint[], %s::timestamptz[])
+    AS g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency, paid_reference,
+        restriction, rollover, rollover_until);
 
 -- name: delete_scheduled
 DELETE FROM billing_scheduledgrant WHERE id = ANY(%s::uuid[]);
@@ -196,8 +200,12 @@ LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = t.debit
 LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = t.credit;
 
 -- name: void_grants
-UPDATE billing_creditgrant g SET expires_at = d.expires_at, voided_at = d.voided_at
+UPDATE billing_creditgrant g SET expires_at = d.expires_at, voided_at = d.voided_at, rollover = NULL
 FROM unnest(%s::timestamptz[], %s::timestamptz[], %s::uuid[]) AS d(expires_at, voided_at, id) WHERE g.id = d.id;
+
+-- name: roll_grants
+UPDATE billing_creditgrant g SET rollover = d.left_over
+FROM unnest(%s::bigint[], %s::uuid[]) AS d(left_over, id) WHERE g.id = d.id;
 
 -- name: end_grants
 UPDATE billing_creditgrant SET expired_at = %s::timestamptz WHERE id = ANY(%s::uuid[]);

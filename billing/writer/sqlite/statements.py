@@ -99,14 +99,19 @@ def _holds(rows: Iterable[tuple[Any, ...]]) -> list[HoldRow]:
 
 def _grants(rows: Iterable[tuple[Any, ...]]) -> dict[UUID, list[GrantRow]]:
     return in_burn_order(
-        GrantRow(UUID(grant), UUID(wallet), left, parsed(begun), _moment_or_none(ends), amount, bool(voided), *terms)
-        for grant, wallet, left, begun, ends, amount, voided, *terms in rows
+        GrantRow(
+            *(UUID(grant), UUID(wallet), left, parsed(begun), _moment_or_none(ends), amount, bool(voided)),
+            *(*terms, _moment_or_none(rollover_until)),
+        )
+        for grant, wallet, left, begun, ends, amount, voided, *terms, rollover_until in rows
     )
 
 
 def _scheduled(row: tuple[Any, ...]) -> ScheduledRow:
-    identifier, wallet, amount, begins, ends, *terms = row
-    return ScheduledRow(UUID(identifier), UUID(wallet), amount, parsed(begins), _moment_or_none(ends), *terms)
+    identifier, wallet, amount, begins, ends, *terms, rollover_until, paid, currency, reference = row
+    found = [UUID(identifier), UUID(wallet), amount, parsed(begins), _moment_or_none(ends), *terms]
+    found += [_moment_or_none(rollover_until), paid, currency, reference]
+    return ScheduledRow(*found)
 
 
 def _records(connection: sqlite3.Connection, demand: Demand) -> dict[UUID, RecordRow]:

@@ -26,17 +26,20 @@ SELECT id, wallet_id, state, amount, owner, reserved_at, windows, model
 FROM billing_hold WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_grants
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction,
+    rollover, rollover_until
 FROM billing_creditgrant
 WHERE wallet_id IN (SELECT value FROM json_each(?)) AND remaining > 0 AND voided_at IS NULL;
 
 -- What a correction gives back may go to a grant that has nothing left.
 -- name: read_every_grant
-SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction
+SELECT id, wallet_id, remaining, effective_at, expires_at, amount, voided_at IS NOT NULL, priority, kind, restriction,
+    rollover, rollover_until
 FROM billing_creditgrant WHERE wallet_id IN (SELECT value FROM json_each(?));
 
 -- name: read_scheduled
-SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason, restriction
+SELECT id, wallet_id, amount, begins_at, expires_at, priority, kind, source, reason, restriction, actor, rollover,
+    rollover_until, paid_amount, currency, paid_reference
 FROM billing_scheduledgrant WHERE wallet_id IN (SELECT value FROM json_each(?)) ORDER BY wallet_id, begins_at, id;
 
 -- name: read_records
@@ -69,12 +72,13 @@ INSERT INTO billing_hold (reserved_at, lease_until, id, wallet_id, tenant, proje
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '{}');
 
 -- name: insert_grants
-WITH g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency, restriction)
-    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+WITH g(id, wallet, kind, amount, priority, effective_at, expires_at, source, paid_amount, currency, paid_reference,
+    restriction, rollover, rollover_until)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_creditgrant (id, wallet_id, kind, amount, remaining, priority, effective_at, expires_at, source,
-    paid_amount, currency, restriction)
+    paid_amount, currency, paid_reference, restriction, rollover, rollover_until)
 SELECT g.id, g.wallet, g.kind, g.amount, g.amount, g.priority, g.effective_at, g.expires_at, g.source, g.paid_amount,
-    g.currency, g.restriction
+    g.currency, g.paid_reference, g.restriction, g.rollover, g.rollover_until
 FROM g;
 
 -- name: delete_scheduled
@@ -161,7 +165,10 @@ LEFT JOIN billing_ledgeraccount d ON d.wallet_id IS NULL AND d.kind = t.debit
 LEFT JOIN billing_ledgeraccount c ON c.wallet_id IS NULL AND c.kind = t.credit;
 
 -- name: void_grants
-UPDATE billing_creditgrant SET expires_at = ?, voided_at = ? WHERE id = ?;
+UPDATE billing_creditgrant SET expires_at = ?, voided_at = ?, rollover = NULL WHERE id = ?;
+
+-- name: roll_grants
+UPDATE billing_creditgrant SET rollover = ? WHERE id = ?;
 
 -- name: take_grants
 UPDATE billing_creditgrant SET remaining = remaining - ? WHERE id = ?;

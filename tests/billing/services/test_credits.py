@@ -44,7 +44,8 @@ def test_open_wallet_is_idempotent_and_has_its_account(tenant):
     assert wallets.open_wallet(tenant_id=tenant.pk) == first
     assert LedgerAccount.objects.filter(wallet=first).count() == 1
     assert set(LedgerAccount.objects.filter(wallet=None).values_list("kind", flat=True)) == {
-        "issuance_paid", "issuance_promo", "issuance_plan", "usage", "breakage", "adjustment",
+        "issuance_paid", "issuance_promo", "issuance_plan", "issuance_goodwill", "usage", "breakage", "adjustment",
+            "rollover",
     }  # fmt: skip
 
 

@@ -37,7 +37,13 @@ _numbers = itertools.count()
 
 def burn_order(grant):
     never = datetime.max.replace(tzinfo=UTC)
-    return grant.priority, grant.expires_at or never, grant.kind == "paid", grant.effective_at, grant.pk
+    return (
+        grant.priority,
+        grant.expires_at or never,
+        {"rollover": 0, "paid": 2}.get(grant.kind, 1),
+        grant.effective_at,
+        grant.pk,
+    )
 
 
 class World:

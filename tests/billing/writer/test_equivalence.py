@@ -80,7 +80,7 @@ def give(reference, wallet, amount, *, kind, priority=50, ends=None, models=()):
     reference.now += 1
     purse = reference.purses[wallet.pk]
     purse.posted += amount
-    order = (priority, ends is None, ends, kind == CreditGrant.Kind.PAID, reference.now)
+    order = (priority, ends is None, ends, {"rollover": 0, "paid": 2}.get(kind, 1), reference.now)
     purse.grants.append(Grant(made.pk, made.remaining, order, since=reference.now, until=FOREVER, models=models))
 
 

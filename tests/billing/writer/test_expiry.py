@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 import pytest
 
 from base.ids import uuid7
+from billing.codes import Code
 from billing.writer.decide import decide
 from billing.writer.operations import (
     Adjust,
@@ -65,6 +67,9 @@ class Books:
         self.requests = []
         self.records = {}
         self.numbers = itertools.count(1)
+        self.terms = {}  # of grants that roll over: cap, until
+        self.rolled = Counter()
+        self.lost = Counter()
 
     def grant(self):
         seconds = self.chance.choice([None, 1, 2, 3])
@@ -101,8 +106,10 @@ class Books:
         present = [*filter(None, (grant.models for grant in self.grants.values())), *(s.models for s in self.scheduled)]
         if any(other != models and models_in(other) & models_in(models) for other in present):
             models = ""  # the service refuses it
-        terms = (UUID(int=next(self.numbers)), SOME, 40, begins, ends, 50, "plan", "", "", models)
-        self.scheduled.append(ScheduledRow(*terms))
+        some, terms = UUID(int=next(self.numbers)), (None, None)
+        if self.chance.random() < 0.7:
+            terms = self.terms[some] = self.chance.choice([5, 20, 100]), ends + timedelta(seconds=2)
+        self.scheduled.append(ScheduledRow(some, SOME, 40, begins, ends, 50, "plan", "", "", models, "", *terms))
         self.scheduled.sort(key=lambda one: one.begins_at)
         self.next_change = min(filter(None, (self.next_change, begins)))
 
@@ -128,10 +135,12 @@ class Books:
 
     def ask(self):
         """Apply an operation of a request; what it may hold is what the rows leave, and with restricted grants what
-        they leave once pools have paid what they can of holds that others' ended credit was kept for.
+        they leave once pools have paid what they can of holds that others' ended credit was kept for, and credit has
+        rolled over.
         """
         op = self.operation()
-        if len(self.restrictions) > 1 or not isinstance(op, Reserve):
+        is_rolling = any(one.rollover for one in (*self.grants.values(), *self.scheduled))
+        if len(self.restrictions) > 1 or is_rolling or not isinstance(op, Reserve):
             self.flush([ExpireGrants(SOME)])
         hold = self.holds.get(getattr(op, "request", None))
         had, model = (hold.amount, hold.model) if hold else (0, getattr(op, "model", ""))
@@ -192,6 +201,7 @@ class Books:
         view.add_open_holds(due, self.holds.values() if due else ())
         view.add_scheduled(self.scheduled if due else ())
         answers, changes = decide(operations, view)
+        self.note_ends(changes)
         self.grants = {one.id: one for one in view.grants[SOME]}
         self.scheduled = [one for one in self.scheduled if one.id not in self.grants]
         self.posted, self.held, self.next_change = wallet.posted, wallet.held, wallet.next_grant_change_at
@@ -211,14 +221,25 @@ class Books:
             record.revision, record.charge, record.is_exact = one.revision, one.operation.charge, True
         return answers
 
+    def note_ends(self, changes):
+        """Count what rolled over of each grant, and what was lost while more of it might have."""
+        for one in changes.transfers:
+            if one.code == Code.ROLLOVER and one.debit == "wallet":
+                self.rolled[one.grant] += one.amount
+        for grant, amount in changes.expired.values():
+            cap, until = self.terms.get(grant.id, (0, self.now))
+            if until > self.now:
+                self.lost[grant.id] += amount
+                assert not amount or self.rolled[grant.id] == cap, "lost below the cap"
+        voided = {one.id for one in changes.voided.values()}
+        self.terms = {some: terms for some, terms in self.terms.items() if some not in voided}
+
     def check(self):
         held = sum(hold.amount for hold in self.holds.values())
         assert self.held == held
         assert None not in map(self.room, "mn"), "an open hold can't be paid"
         self.check_pools()
         assert self.posted - held >= -self.limit, "an open hold can't be paid"
-        alive = sum(one.amount for one in self.scheduled if one.begins_at <= self.now)
-        alive += sum(one.remaining for one in self.grants.values() if not one.has_ended_by(self.now))
         dead = 0 if self.next_change and self.next_change <= self.now else self.dead()
         assert not dead, "what has ended stays, and nobody will look for it"
         ends = [one.expires_at for one in self.grants.values() if one.remaining and one.expires_at]
@@ -227,7 +248,10 @@ class Books:
         self.flush([ExpireGrants(SOME)])
         assert not self.scheduled or self.scheduled[0].begins_at > self.now
         assert self.posted - held >= -self.limit, "an open hold stood on credit that had ended"
+        alive = sum(one.remaining for one in self.grants.values() if not one.has_ended_by(self.now))
         assert self.posted - held <= alive, "what has ended is free"
+        assert all(self.rolled[some] <= terms[0] for some, terms in self.terms.items()), "beyond the cap"
+        assert all(one.remaining <= one.amount for one in self.grants.values() if one.kind == "rollover")
 
     def check_pools(self):
         rests = {}
@@ -254,7 +278,7 @@ RESTRICTED = ("", "", "m", "m", "n\no", "n\no", "m\nn")
     [*((seed, ("",), LIVES) for seed in range(4)), *((seed, RESTRICTED, LIVES) for seed in range(2))],
 )
 def test_every_hold_can_be_paid_whenever_grants_end(seed, restrictions, lives):
-    reserved = closed = refusals = 0
+    reserved = closed = refusals = rolled = lost = 0
     for life in range(lives):
         books = Books(random.Random(f"{seed}:{life}"), restrictions)
         try:
@@ -272,8 +296,11 @@ def test_every_hold_can_be_paid_whenever_grants_end(seed, restrictions, lives):
                 if books.chance.random() < 0.5:
                     books.check()
             refusals += books.refusals
+            rolled += len(books.rolled)
+            lost += sum(amount > 0 for amount in books.lost.values())
         except AssertionError as error:
             error.add_note(f"in life {life} of seed {seed}")
             raise
     assert min(reserved, closed) > lives  # there was something to see
     assert (refusals > lives // 10) is (len(restrictions) > 1)
+    assert min(rolled, lost) > lives / 100

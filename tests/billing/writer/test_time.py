@@ -43,6 +43,7 @@ START = datetime(2030, 1, 1, tzinfo=UTC)
 PLANS = {
     "strict": {"monthly_credits": 20},
     "lenient": {"monthly_credits": 30, "overage": "overdraft", "overdraft_limit": 25},
+    "rolling": {"monthly_credits": 30, "rollover": 20},
 }
 KINDS = list(CreditGrant.Kind)
 wanted = st.sampled_from([10, 40, 500])  # the last: whatever is left

@@ -81,6 +81,15 @@ GET    /api/v1/operator/reratings/{id}/  operator_reratings_retrieve
 POST   /api/v1/operator/reratings/{id}/commit/ operator_reratings_commit
 POST   /api/v1/operator/reratings/{id}/stop/ operator_reratings_stop
 POST   /api/v1/operator/requests/{id}/refund/ operator_requests_refund
+GET    /api/v1/operator/tenants/{slug}/grants/ operator_grants_list
+POST   /api/v1/operator/tenants/{slug}/grants/ operator_grants_create
+DELETE /api/v1/operator/tenants/{slug}/grants/{id}/ operator_grants_cancel
+GET    /api/v1/operator/tenants/{slug}/invoices/ operator_invoices_list
+POST   /api/v1/operator/tenants/{slug}/invoices/{id}/pay/ operator_invoices_pay
+POST   /api/v1/operator/tenants/{slug}/invoices/{id}/void/ operator_invoices_void
+GET    /api/v1/operator/tenants/{slug}/recurring-grants/ operator_recurring_list
+POST   /api/v1/operator/tenants/{slug}/recurring-grants/ operator_recurring_create
+PATCH  /api/v1/operator/tenants/{slug}/recurring-grants/{id}/ operator_recurring_change
 POST   /api/v1/routes/explain/            routes_explain
 GET    /api/v1/seal-keys/                 seal_keys_list
 GET    /api/v1/statements/                statements_list

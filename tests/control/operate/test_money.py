@@ -50,10 +50,13 @@ def table(text, name):
 def test_the_tiles_are_of_the_period(operator, acme):
     wallet = Wallet.objects.get(tenant=acme.tenant)
     given = sum(CreditGrant.objects.values_list("amount", flat=True)) // MICRO
+    soon = timezone.now() + timedelta(days=3)
     version = cards.publish("x", {0: {"input": 2 * MICRO, "output": 8 * MICRO}})
     for key, kind, amount, more in (
         ("a", "paid", 500, {"paid_amount": 4_950, "currency": "EUR"}),
-        ("b", "promotional", 70, {"expires_at": timezone.now() + timedelta(days=3)}),
+        ("b", "promotional", 70, {"expires_at": soon, "rollover": 30 * MICRO, "rollover_until": soon}),
+        ("c", "goodwill", 5, {}),
+        ("d", "rollover", 9, {}),
     ):
         credits.grant(wallet_id=wallet.pk, amount=amount * MICRO, kind=kind, key=key, **more)
     use(acme, 1, 3)
@@ -64,10 +67,11 @@ def test_the_tiles_are_of_the_period(operator, acme):
     found = tiles(text)
     assert found["Sold"] == "500"
     assert "for 49.50 EUR" in text
-    assert found["Given"] == f"{given + 70:,}"
+    assert found["Given"] == f"{given + 75:,}", "what rolled over was given before"
+    assert "and 5 as goodwill" in text
     assert found["Burnt"] == "3"
     assert found["Expired"] == "0"
-    assert found["Expiring"] == "70"
+    assert found["Expiring"] == "40", "30 roll over"
     assert found["Waived"] == "6", "two for a million of input, four for half a million of output"
     assert tiles(page(operator, MONEY))["Burnt"] == "7", "30 days without a word"
     assert "no margin is shown" in text

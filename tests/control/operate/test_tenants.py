@@ -16,7 +16,17 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from base.units import MICRO
-from billing.models import CreditGrant, LedgerTransfer, Subscription, UsageRecord, UsageRollup, Wallet
+from billing.models import (
+    CreditGrant,
+    Invoice,
+    LedgerTransfer,
+    RecurringGrant,
+    ScheduledGrant,
+    Subscription,
+    UsageRecord,
+    UsageRollup,
+    Wallet,
+)
 from billing.services import credits, plans
 from control.belongings import erasure
 from control.belongings.download import _lines
@@ -180,7 +190,7 @@ def test_each_tab_takes_few_queries_and_no_name_widens_it(acme, root, tab, djang
         keys.create_key(tenant=acme.tenant, project=project, name=LONG[:120], created_by=acme.owner)
         credits.grant(wallet_id=wallet(acme).pk, amount=MICRO, kind=CreditGrant.Kind.PAID, key=f"g{number}")
     used(acme, 1, MICRO)
-    with django_assert_max_num_queries(15):
+    with django_assert_max_num_queries(17):
         answer = root.get(page(tab))
     text = text_of(answer)
     assert answer.status_code == 200
@@ -309,6 +319,113 @@ def test_what_is_wrong_with_a_grant_stands_at_its_field(root, acme, typed, field
     assert answer.status_code == 400
     assert f'id="id_{field}_error"' in text_of(answer)
     assert CreditGrant.objects.count() == before
+
+
+def test_credit_that_is_to_come_is_granted_told_and_cancelled(root, acme):
+    begins, path = timezone.now() + timedelta(days=3), page("grant")
+    typed = {"amount": "7", "kind": "goodwill", "reason": "sorry", "priority": "50"}
+    asked = fields_of(root, path, begins_at=f"{begins:%Y-%m-%dT%H:%M}", **typed)
+    for _ in range(2):
+        assert "7 credits are granted from" in text_of(root.post(path, asked, follow=True))
+    [one] = ScheduledGrant.objects.filter(kind="goodwill")
+    event = last_event("credit.scheduled")
+    assert (event.actor, event.after["reason"], event.tenant_id) == ("root@example.com", "sorry", acme.tenant.pk)
+    text = text_of(root.get(page("wallet")))
+    assert page("scheduled-cancel", one.pk) in text
+    assert len(re.findall("/cancel/", text)) == 1, "the plan's next month is none to cancel"
+    assert "Goodwill" in text_of(acme.client().get("/billing/"))
+    cancel = page("scheduled-cancel", one.pk)
+    answer = root.post(cancel, {"reason": "not sorry"}, follow=True)
+    assert "won’t begin" in text_of(answer)
+    event = last_event("credit.cancelled")
+    assert (event.before["amount"], event.after["reason"]) == (7 * MICRO, "not sorry")
+    assert root.post(cancel, {"reason": "again"}).status_code == 404
+
+
+def test_a_recurring_grant_is_made_paused_and_ended(root, acme):
+    path = page("recurring")
+    asked = fields_of(
+        root, path, amount="5", kind="promotional", reason="trial", window="week", rollover="2", windows="1",
+        priority="50",
+    )  # fmt: skip
+    assert 'value="UTC"' in text_of(root.get(path))
+    for _ in range(2):
+        assert "5 credits each week from" in text_of(root.post(path, {**asked, "time_zone": "UTC"}, follow=True))
+    wrong = root.post(path, {**asked, "time_zone": "nowhere", "key": "other"})
+    assert (wrong.status_code, 'id="id_time_zone_error"' in text_of(wrong)) == (400, True)
+    [one] = RecurringGrant.objects.all()
+    assert last_event("recurring_grant.created").after["rollover"] == 2 * MICRO
+    assert "each week from" in text_of(acme.client().get("/billing/"))
+    for state, word in (("paused", "Resume"), ("active", "Pause"), ("ended", "")):
+        act = page("recurring-state", one.pk, state)
+        assert f"is {state}." in text_of(root.post(act, {"reason": "because"}, follow=True))
+        assert last_event("recurring_grant.changed").after["reason"] == "because"
+        assert word in text_of(root.get(page("wallet")))
+    assert root.get(page("recurring-state", one.pk, "other")).status_code == 404
+    refused = root.post(page("recurring-state", one.pk, "active"), {"reason": "because"})
+    assert (refused.status_code, "it has ended; make a new one" in text_of(refused)) == (400, True)
+
+
+def test_an_invoice_is_paid_and_another_voided(root, acme):
+    of_acme = wallet(acme)
+    for number in (1, 2):
+        ends = timezone.now() - timedelta(days=number)
+        Invoice.objects.create(wallet=of_acme, number=number, ends_at=ends, amount=number * MICRO)
+    first, second = Invoice.objects.order_by("number")
+    assert page("invoice-pay", first.pk) in text_of(root.get(page("wallet")))
+    typed = {"paid_amount": "990", "currency": "eur", "reference": "T1"}
+    wrong = root.post(page("invoice-pay", first.pk), typed | {"currency": "e1"})
+    assert (wrong.status_code, 'id="id_currency_error"' in text_of(wrong)) == (400, True)
+    answer = root.post(page("invoice-pay", first.pk), typed, follow=True)
+    assert "Invoice 1 is paid, and 1 credits are granted." in text_of(answer)
+    assert "Invoice 2 is void." in text_of(root.post(page("invoice-void", second.pk), {"reason": "x"}, follow=True))
+    assert last_event("invoice.changed").after["reason"] == "x"
+    for text in (text_of(root.get(page("wallet"))), text_of(acme.client().get("/billing/"))):
+        assert "9.90 EUR (T1)" in text
+    assert page("invoice-pay", second.pk) not in text_of(root.get(page("wallet")))
+
+
+def test_the_same_by_the_api(root, acme, other):
+    api, headers = "/api/v1/operator/tenants/acme/", {"Idempotency-Key": "k"}
+
+    def post(path, body, status=201, client=root, **options):
+        answer = client.post(f"{api}{path}", body, content_type="application/json", **options)
+        assert answer.status_code == status, answer.content
+        return answer.json() if answer.content else {}
+
+    begins = (timezone.now() + timedelta(days=1)).isoformat()
+    body = {"amount_micro": 7, "kind": "goodwill", "reason": "sorry"}
+    post("grants/", body, 400)
+    coming = [post("grants/", body | {"begins_at": begins}, headers=headers) for _ in range(2)][-1]
+    assert (coming["is_to_come"], coming["amount"]["credits_micro"]) == (True, 7)
+    assert post("grants/", body, headers={"Idempotency-Key": "l"})["is_to_come"] is False
+    assert post("grants/", body | {"amount_micro": 8, "begins_at": begins}, 422, headers=headers)["error"]["code"] == (
+        "idempotency_key_reused"
+    )
+    late = post("grants/", body | {"begins_at": "2001-01-01T00:00:00Z"}, 400, headers={"Idempotency-Key": "m"})
+    assert late["error"]["param"] == "begins_at"
+    assert [one["is_to_come"] for one in root.get(f"{api}grants/").json()].count(True) == 2  # and the plan's next month
+    assert root.delete(f"{api}grants/{coming['id']}/").status_code == 204
+    assert root.delete(f"{api}grants/{coming['id']}/").status_code == 404
+    body |= {"window": "day", "count": 3, "rollover_micro": 2}
+    made = [post("recurring-grants/", body, headers=headers) for _ in range(2)][-1]
+    assert (made["state"], made["rollover"]["credits_micro"]) == ("active", 2)
+    assert post("recurring-grants/", body | {"time_zone": "no"}, 400, headers={"Idempotency-Key": "n"})["error"][
+        "param"
+    ] == "time_zone"  # fmt: skip
+    one = f"{api}recurring-grants/{made['id']}/"
+    ended = root.patch(one, {"state": "ended"}, content_type="application/json").json()
+    assert [ended["state"], *(each["state"] for each in root.get(f"{api}recurring-grants/").json())] == ["ended"] * 2
+    invoice = Invoice.objects.create(wallet=wallet(acme), number=1, ends_at=timezone.now(), amount=MICRO)
+    pay = {"paid_amount": 990, "currency": "EUR", "reference": "T1"}
+    assert post(f"invoices/{invoice.pk}/pay/", pay, 200)["state"] == "paid"
+    assert post(f"invoices/{invoice.pk}/void/", {"reason": "r"}, 400)["error"]["param"] == "invoice"
+    assert [each["number"] for each in root.get(f"{api}invoices/").json()] == [1]
+    viewer = browser_of(operator("viewer"))
+    assert viewer.get(f"{api}invoices/").status_code == 200
+    post("grants/", body, 403, viewer, headers={"Idempotency-Key": "o"})
+    assert acme.client().get(f"{api}invoices/").status_code in {401, 403}
+    assert root.post(f"/api/v1/operator/tenants/{other.tenant.slug}/invoices/{invoice.pk}/void/").status_code == 404
 
 
 def test_credit_is_adjusted_and_never_below_what_is_free(root, acme):
