@@ -482,8 +482,8 @@ def walk():
         machine.teardown()
 
 
-def unlimited(wallet, _):
-    return wallet.available
+def unlimited(wallet, _windows, model, hold=None):
+    return wallet.available_for(model, hold)
 
 
 def always_in_utc(window, anchor, time_zone, at, real=window_of):
