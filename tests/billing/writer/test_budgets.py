@@ -485,8 +485,8 @@ def walk():
         machine.teardown()
 
 
-def unlimited(wallet, _windows, model):
-    return wallet.available_for(model)
+def unlimited(wallet, _windows, model, hold=None):
+    return wallet.available_for(model, hold)
 
 
 def always_in_utc(window, anchor, time_zone, at, real=window_of):

@@ -166,6 +166,18 @@ async def test_credit_that_another_stream_gives_back_is_used():
     assert_clean(stand)
 
 
+async def test_credit_for_other_models_neither_pays_nor_counts():
+    stand = await make_stand(tokens=20)
+    stand.writer.wallet.kept_pools = '{"other":[999000,0]}'
+    with pytest.raises(Refusal, match=r"needs at least 0\.00104 credits and 0\.001 are available") as refused:
+        await start(stand)
+    assert (refused.value.status, refused.value.code) == (402, "credit_balance_exhausted")
+    stand.writer.wallet.counted_pools["other"].rest = 900_000
+    _, outcome, _ = await collect(await start(stand))
+    assert outcome.available == 100_000 - outcome.charge
+    assert_clean(stand)
+
+
 async def test_credit_for_one_token_is_enough_to_begin():
     stand = await make_stand(credit=1040, tokens=50)
     _, outcome, _ = await collect(await start(stand))
