@@ -18,3 +18,4 @@ class Code(IntegerChoices):
     REFUND = 8
     REQUEST_REFUND = 9
     RERATING = 10
+    PROMISE = 11

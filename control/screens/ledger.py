@@ -31,6 +31,7 @@ WORDS = {
     Code.REFUND: "Refund",
     Code.REQUEST_REFUND: "Request, refunded",
     Code.RERATING: "Request, re-rated",
+    Code.PROMISE: "Request, promise missed",
 }
 
 

@@ -45,6 +45,7 @@ _MOVEMENTS = {
     "refund": "Refunds",
     "request_refund": "Refunds of requests",
     "rerating": "Re-rated requests",
+    "promise": "Promises missed",
 }
 _ACCOUNTS = {"issuance_plan": "by the plan", "issuance_promo": "promotional", "issuance_paid": "paid"}
 FORMATS = {
