@@ -1,4 +1,4 @@
-"""The promise of a plan: how soon an answer begins and how fast it goes on; whether one request kept it, and what a miss
+"""The promise of a plan: how soon an answer begins and how fast it goes on, whether a request kept it, and what a miss
 gives back. Plain arithmetic: the gateway measures, `services.promises` credits.
 """
 
@@ -17,7 +17,7 @@ NOT_COUNTED: dict[str, str] = {
     "batch": "lines of batches have no promise",
     "flex": "flex requests have no promise",
     "kind": "it is about generated answers alone",
-    "failed": "it failed before its first token, and cost nothing",
+    "failed": "it failed through us, and cost nothing",
     "left": "its client left before the promised time was over",
     "short": "the answer was too short, or was stopped, to tell its speed",
 }
@@ -64,7 +64,8 @@ class Run(msgspec.Struct, frozen=True):
     """What the gateway's clock says of an ended request: seconds since it came until its first token (None: there was
     none) and until its end, and for how long it waited behind its own tenant's requests.
 
-    `is_whole` is True where the engine wrote the answer to its end, held up by nothing but itself.
+    `is_whole` is True where the engine wrote the answer to its end, held up by nothing but itself, `is_waived` where
+    the request failed through us and delivered nothing.
     """
 
     waited: float
@@ -73,12 +74,12 @@ class Run(msgspec.Struct, frozen=True):
     uncached: int
     written: int
     is_whole: bool
-    has_failed: bool = False
+    is_waived: bool = False
 
 
 def measured(promise: Promise, run: Run) -> Measured:
     """Return how the request did by the promise."""
-    if run.first is None and run.has_failed:
+    if run.is_waived:
         return Measured(promise.version, "failed")
     most, least = promise.first_within(run.uncached), promise.rate
     ttft = rate = None

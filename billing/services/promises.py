@@ -8,12 +8,12 @@ killed between, and no two of a month pass its cap together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import date, timedelta
 from uuid import UUID
 
-from django.db import transaction
-from django.db.models import F, QuerySet, Sum
+from django.db import connection, transaction
+from django.db.models import QuerySet, Sum
 
 from base import clock
 from base.ids import day_of
@@ -26,6 +26,11 @@ from billing.writer.apply import apply_now
 from billing.writer.operations import Moved, Refund
 
 CHUNK = 100
+_ADD = """
+    INSERT INTO billing_promiseday AS present (day, tenant, version_id, model, counted, missed, credited) VALUES {rows}
+    ON CONFLICT (tenant, day, version_id, model) DO UPDATE SET counted = present.counted + excluded.counted,
+        missed = present.missed + excluded.missed, credited = present.credited + excluded.credited
+"""
 
 
 def note(requests: Iterable[UUID]) -> None:
@@ -35,7 +40,7 @@ def note(requests: Iterable[UUID]) -> None:
     named = set(requests)
     columns = ("request", "day", "tenant", "wallet", "model", "promise")
     found = UsageRecord.objects.filter(day__in={day_of(one) for one in named}, request__in=named, revision=0)
-    counted: Counter[tuple[date, UUID, UUID, str]] = Counter()
+    counted: Counter[Days] = Counter()
     misses = []
     for request, day, tenant, wallet, model, kept in found.filter(promise__isnull=False).values_list(*columns):
         one = promises.read(kept)
@@ -46,15 +51,26 @@ def note(requests: Iterable[UUID]) -> None:
             of = {"tenant": tenant, "version_id": one.version, "model": model, "day": day}
             misses.append(MissedPromise(request=request, wallet_id=wallet, **of))
     MissedPromise.objects.bulk_create(misses)
-    missed = Counter((one.day, one.tenant, one.version_id, one.model) for one in misses)
-    for days in sorted(counted):  # in one order, in which two consumers lock them
-        _add(days, counted=counted[days], missed=missed[days])
+    missed = Counter(map(_days_of, misses))
+    _add({days: (count, missed[days], 0) for days, count in counted.items()})
 
 
-def _add(days: tuple[date, UUID, UUID, str], **more: int) -> None:
-    names = dict(zip(("day", "tenant", "version_id", "model"), days, strict=True))
-    PromiseDay.objects.get_or_create(**names)
-    PromiseDay.objects.filter(**names).update(**{name: F(name) + value for name, value in more.items()})
+Days = tuple[date, UUID, UUID, str]
+
+
+def _days_of(one: MissedPromise) -> Days:
+    return one.day, one.tenant, one.version_id, one.model
+
+
+def _add(sums: Mapping[Days, tuple[int, int, int]]) -> None:
+    """Add (counted, missed, credited) to the sums of days, by one statement."""
+    if not sums:
+        return
+    rows = sorted(sums.items())  # in one order, in which two lock them
+    given = [(str(day), tenant.hex, version.hex, model, *more) for (day, tenant, version, model), more in rows]
+    places = ", ".join(["(%s, %s, %s, %s, %s, %s, %s)"] * len(given))
+    with connection.cursor() as cursor:
+        cursor.execute(_ADD.format(rows=places), [value for row in given for value in row])
 
 
 def credits_due() -> Sweep:
@@ -82,7 +98,7 @@ def _credit_some(wallet: UUID) -> int:
     records = {one.request: one for one in revisions.order_by("revision")}  # the last one of each
     given: dict[date, int] = {}
     now = clock.now()
-    refunds = []
+    refunds, credited = [], Counter[Days]()
     for one in misses:
         month, record = one.day.replace(day=1), records[one.request]
         if month not in given:
@@ -95,9 +111,10 @@ def _credit_some(wallet: UUID) -> int:
         if one.credited:
             reason = f"Promise missed: {promises.in_words(promises.read(record.promise))}"
             refunds.append(_refund(one, reason[:200]))
-            _add((one.day, one.tenant, one.version_id, one.model), credited=one.credited)
+            credited[_days_of(one)] += one.credited
     answers = apply_now(refunds) if refunds else []
     assert answers == [Moved(one.amount) for one in refunds], answers
+    _add({days: (0, 0, amount) for days, amount in credited.items()})
     MissedPromise.objects.bulk_update(misses, ["due", "credited", "decided_at"])
     return len(misses)
 

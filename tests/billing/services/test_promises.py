@@ -52,8 +52,14 @@ CASES = {
     "late, slow, and cut": (TTFT | RATE, run(1.0, 9.0, is_whole=False), "", (1_000, None), ("ttft",)),
     "left in time": (TTFT, run(None, 0.5, is_whole=False), "left", (None, None), ()),
     "left after waiting for too long": (TTFT, run(None, 0.6, is_whole=False), "", (600, None), ("ttft",)),
-    "failed before its first token": (TTFT, run(None, 9.0, has_failed=True), "failed", (None, None), ()),
-    "failed after it": (TTFT, run(0.6, is_whole=False, has_failed=True), "", (600, None), ("ttft",)),
+    "failed and waived": (TTFT | RATE, run(0.6, 9.0, is_waived=True), "failed", (None, None), ()),
+    "failed, and what was delivered is charged": (
+        TTFT | RATE,
+        run(0.6, 9.0, is_whole=False),
+        "",
+        (600, None),
+        ("ttft",),
+    ),
 }
 
 
