@@ -148,9 +148,9 @@ def terms_in_words(terms: Terms) -> str:
 
 
 def in_words(one: Measured) -> str:
-    """Return what was measured, next to what was promised."""
+    """Return what was measured, next to what was promised, or why it isn't counted."""
     if one.not_counted:
-        return f"not counted: {NOT_COUNTED[one.not_counted]}"
+        return NOT_COUNTED[one.not_counted]
     said = []
     if one.ttft_ms is not None:
         said.append(f"first token after {one.ttft_ms:,} ms, promised within {one.ttft_most_ms:,} ms")

@@ -27,16 +27,16 @@ class Kept:
         return self.counted - self.missed
 
 
-def kept_by(column: str, first: date, last: date, **matching: Any) -> Mapping[str, Kept]:
-    """Return the sums of these UTC days, both included, by a column: `model`, or `version__plan__name`."""
-    rows = PromiseDay.objects.filter(day__gte=first, day__lte=last, **matching).order_by().values_list(column)
+def kept_by(first: date, last: date, *columns: str, **matching: Any) -> Mapping[tuple[Any, ...], Kept]:
+    """Return the sums of these UTC days, both included, by columns such as `model` and `version__plan__name`."""
+    rows = PromiseDay.objects.filter(day__gte=first, day__lte=last, **matching).order_by(*columns).values_list(*columns)
     sums = rows.annotate(Sum("counted"), Sum("missed"), Sum("credited"))
-    return {name: Kept(*map(int, found)) for name, *found in sums}
+    return {row[: len(columns)]: Kept(*map(int, row[len(columns) :])) for row in sums}
 
 
 def kept_in(first: date, last: date, tenant: UUID) -> Kept:
     """Return a tenant's sums of these UTC days, both included."""
-    return next(iter(kept_by("tenant", first, last, tenant=tenant).values()), Kept())
+    return kept_by(first, last, "tenant", tenant=tenant).get((tenant,), Kept())
 
 
 def miss_of(request: UUID) -> MissedPromise | None:

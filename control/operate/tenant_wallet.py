@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from base.units import format_credits, format_money
+from billing import promises
 from billing.codes import Code
 from billing.models import CreditGrant, PlanVersion, Purchase, ScheduledGrant
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
@@ -296,6 +297,8 @@ def terms_in_words(version: PlanVersion) -> list[tuple[str, str]]:
     if (version.flex_bp, version.priority_bp) != (10_000, 10_000):
         found.append(("Flex", f"× {version.flex_bp / 10_000:g}"))
         found.append(("Priority requests", f"× {version.priority_bp / 10_000:g}"))
+    if promise := promises.terms_in_words(version):
+        found.append(("Promise", promise))
     if version.overage == PlanVersion.Overage.OVERDRAFT:
         found.append(("Overdraft", f"{_exactly(version.overdraft_limit)} credits"))
     return found
