@@ -19,7 +19,7 @@ NOT_COUNTED: dict[str, str] = {
     "kind": "it is about generated answers alone",
     "failed": "it failed through us, and cost nothing",
     "left": "its client left before the promised time was over",
-    "short": "the answer was too short, or was stopped, to tell its speed",
+    "short": "the answer was too short, or was stopped too soon, to tell",
 }
 """Why the promise isn't about a request, in words."""
 
@@ -82,18 +82,21 @@ def measured(promise: Promise, run: Run) -> Measured:
     if run.is_waived:
         return Measured(promise.version, "failed")
     most, least = promise.first_within(run.uncached), promise.rate
-    ttft = rate = None
+    ttft: int | None = None
+    rate: float | None = None
     missed: list[Literal["ttft", "rate"]] = []
     if most is not None:
         took = round(((run.ended if run.first is None else run.first) - run.waited) * 1000)
         if run.first is not None or took > most:
             ttft = max(took, 0)
-            missed += ["ttft"] * (ttft > most)
+            if ttft > most:
+                missed.append("ttft")
     if least is not None and run.is_whole and run.first is not None and run.written >= max(promise.rate_from, 2):
         took = round((run.ended - run.first) * 1000)
         rate = round((run.written - 1) * 1000 / max(took, 1), 1)
-        missed += ["rate"] * ((run.written - 1) * 1000 < least * took)
-    why: Reason = "" if (ttft, rate) != (None, None) else "left" if run.first is None else "short"
+        if (run.written - 1) * 1000 < least * took:
+            missed.append("rate")
+    why: Reason = "" if (ttft, rate) != (None, None) else "short" if run.is_whole or run.first is not None else "left"
     return Measured(
         promise.version,
         why,

@@ -111,6 +111,12 @@ SELECT request, 'credited ' || credited || ', transfers ' || moved FROM (
     GROUP BY m.request, m.credited
 ) AS misses WHERE credited <> moved
 
+-- name: miss_not_noted
+SELECT r.request, 'its record says that the promise was missed, and nothing is to be given back' FROM billing_usagerecord r
+WHERE r.revision = 0 AND r.promise ->> 'missed' IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM billing_missedpromise m WHERE m.request = r.request)
+    AND CAST(r.request AS text) NOT IN ({pending})
+
 -- name: promise_without_miss
 SELECT t.request, 'given back ' || sum(t.amount) || ' for a promise that was not missed' FROM billing_ledgertransfer t
 WHERE t.code = 11 AND NOT EXISTS (SELECT 1 FROM billing_missedpromise m WHERE m.request = t.request)

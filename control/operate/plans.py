@@ -252,7 +252,7 @@ def edit(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
 
 
 def _factor(label: str, help_text: str, initial: int = 1, most: int = 100, **options: Any) -> forms.DecimalField:
-    terms = {"min_value": 0, "max_value": most, "decimal_places": 4, "initial": initial, **options}
+    terms: dict[str, Any] = {"min_value": 0, "max_value": most, "decimal_places": 4, "initial": initial, **options}
     return forms.DecimalField(label=label, help_text=help_text, **terms)
 
 

@@ -50,6 +50,7 @@ CASES = {
     "at once": (RATE, run(0.5, 0.5), "", (None, 100_000.0), ()),
     "slow, and cut": (RATE, run(ended=9.0, is_whole=False), "short", (None, None), ()),
     "late, slow, and cut": (TTFT | RATE, run(1.0, 9.0, is_whole=False), "", (1_000, None), ("ttft",)),
+    "without a token": (TTFT, run(None, 0.5, written=0), "short", (None, None), ()),
     "left in time": (TTFT, run(None, 0.5, is_whole=False), "left", (None, None), ()),
     "left after waiting for too long": (TTFT, run(None, 0.6, is_whole=False), "", (600, None), ("ttft",)),
     "failed and waived": (TTFT | RATE, run(0.6, 9.0, is_waived=True), "failed", (None, None), ()),
@@ -143,6 +144,9 @@ class TestCredit:
         assert list(PromiseDay.objects.values_list("counted", "missed", "credited")) == [(1, 1, 675)]
         turn()
         assert UsageRecord.objects.filter(request=request).count() == 2
+        refund_request(request=request, key="a", actor="op", reason="broken")
+        left = [CreditGrant.objects.get(pk=one.pk).remaining for one in grants]
+        assert left == [2_500, 50_000]  # what the promise gave back is not given back twice
 
     def test_what_was_kept_or_does_not_count_gives_nothing_back(self):
         wallet, of, card = make_wallet(credit=50_000), version(), publish()
@@ -224,6 +228,7 @@ class TestCredit:
         MissedPromise.objects.update(credited=675)
         miss = MissedPromise.objects.get()
         MissedPromise.objects.all().delete()
-        assert {one.check for one in reconcile.check(connection)} == {"promise_without_miss", "promise_days"}
+        found = {one.check for one in reconcile.check(connection)}
+        assert found == {"promise_without_miss", "promise_days", "miss_not_noted"}
         miss.save(force_insert=True)
         assert credited(request) == [675]
