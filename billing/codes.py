@@ -19,3 +19,4 @@ class Code(IntegerChoices):
     REQUEST_REFUND = 9
     RERATING = 10
     ROLLOVER = 11
+    PROMISE = 12

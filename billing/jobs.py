@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from base import clock
 from billing.seals import sealing
-from billing.services import budgets, plan_moves, reratings, rollups, sweeps
+from billing.services import budgets, plan_moves, promises, reratings, rollups, sweeps
 from billing.statements import months
 
 
@@ -53,5 +53,6 @@ def jobs() -> tuple[Job, ...]:
         Job("billing.reratings", reratings.turn, every_s=1),
         Job("billing.key_budgets", lambda: budgets.take_over() > 0, every_s=60),
         Job("billing.rollups", lambda: rollups.consume_usage() > 0, every_s=1),
+        sweep_job("billing.promises", promises.credits_due(), every_s=5),
         sweep_job("billing.seals", sweeps.Sweep(lambda: sealing.due(clock.now()), months.turn), every_s=60),
     )

@@ -13,6 +13,7 @@ from billing.models.ledger import (
 )
 from billing.models.payments import PaymentClaim, PaymentEvent, Purchase, Voucher, VoucherBatch, VoucherUse
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
+from billing.models.promises import MissedPromise, PromiseDay
 from billing.models.reconciliation import Reconciliation
 from billing.models.reratings import Rerating, ReratingSum
 from billing.models.seals import ErasedWords, LedgerSeal, SigningKey, Statement
@@ -29,12 +30,14 @@ __all__ = [
     "LedgerAccount",
     "LedgerSeal",
     "LedgerTransfer",
+    "MissedPromise",
     "OutboxEvent",
     "PaymentClaim",
     "PaymentEvent",
     "Plan",
     "PlanMove",
     "PlanVersion",
+    "PromiseDay",
     "Purchase",
     "Rate",
     "RateCard",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.core.validators import MaxValueValidator
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -28,7 +29,8 @@ class PlanVersion(models.Model):
     have none. `slice_tokens` is how many output tokens a hold covers ahead. `allowed_models` lists public model names;
     empty allows all. `flex_bp` and `priority_bp` multiply the prices of requests in these service tiers.
     `overdraft_limit` is how far below zero a wallet goes where `overage` doesn't block; what it is below zero at the
-    end of a month is an invoice where `overage` says so.
+    end of a month is an invoice where `overage` says so. What it promises, and what a miss gives back, is in
+    `billing.promises`; empty promises nothing.
     """
 
     class Overage(models.TextChoices):
@@ -69,6 +71,27 @@ class PlanVersion(models.Model):
     overage = models.CharField(max_length=10, choices=Overage, default=Overage.BLOCK)
     overdraft_limit = models.PositiveBigIntegerField(default=0)
     allowed_models = models.JSONField(default=list, blank=True)
+    promised_ttft_ms = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Milliseconds to the first token; empty: not promised."
+    )
+    promised_ttft_per_1k_ms = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="Milliseconds more for each 1,000 tokens of the prompt that aren't cached."
+    )
+    promised_rate = models.PositiveIntegerField(
+        null=True, blank=True, help_text="Output tokens per second; empty: not promised."
+    )
+    promised_rate_from = models.PositiveIntegerField(
+        default=64, db_default=64, help_text="The fewest tokens of an answer whose speed is promised."
+    )
+    promise_credit_bp = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(10_000)],
+        help_text="Share of the charge that a miss gives back, in bp.",
+    )
+    promise_cap = models.PositiveBigIntegerField(
+        null=True, blank=True, help_text="µcr that misses give back in a calendar month (UTC) at most; empty: any."
+    )
     adapters = models.PositiveIntegerField(default=0, help_text="Adapters of its own that a tenant may have.")
     default_task = models.CharField(max_length=40, default="chat")
     created_at = models.DateTimeField(db_default=Now())
@@ -93,6 +116,9 @@ class PlanVersion(models.Model):
                 & Q(token_period_s__gt=0)
                 & (Q(token_burst=None) | Q(token_burst__gt=0)),
                 name="plan_version_tokens_positive",
+            ),
+            models.CheckConstraint(
+                condition=Q(promise_credit_bp__lte=10_000), name="plan_version_promise_at_most_whole"
             ),
         ]
 

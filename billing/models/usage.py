@@ -114,6 +114,9 @@ class UsageRecord(models.Model):
     finish = models.CharField(max_length=40, blank=True)
     ttft_ms = models.IntegerField(null=True, blank=True)
     duration_ms = models.IntegerField(null=True, blank=True)
+    promise = models.JSONField(
+        null=True, blank=True, help_text="How it did by its plan's promise; empty: that makes none."
+    )
     reserved_at = models.DateTimeField()
     settled_at = models.DateTimeField(db_default=Now())
 

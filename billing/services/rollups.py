@@ -15,6 +15,7 @@ from django.db.models.functions import Least
 from base.ids import day_of, moment_of
 from base.sql import load
 from billing.models import OutboxEvent
+from billing.services import promises
 from billing.services.costs import cost_changes
 
 TOPIC = "usage"
@@ -103,6 +104,7 @@ def _consume(events: list[int]) -> int:
     named += [(UUID(request), revision) for payload in payloads for request, revision in payload.get("revisions", ())]
     if named:
         _add(named)
+        promises.note(request for request, revision in named if not revision)
     return len(payloads)
 
 

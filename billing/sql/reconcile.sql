@@ -88,7 +88,7 @@ SELECT id, 'remaining ' || remaining || ', transfers ' || moved FROM (
     ) AS sums ON sums.grant_id = g.id
 ) AS rests WHERE remaining <> moved
 
--- Codes 2, 3, 9 and 10 are charge, true-up, refund and re-rating; one in the customer's favour credits the wallet.
+-- Codes 2, 3, 9, 10 and 12 are charge, true-up, refund, re-rating and missed promise; one in the customer's favour credits the wallet.
 -- name: usage_charge
 SELECT request, 'charge ' || charge || ', transfers ' || moved FROM (
     SELECT r.request, r.charge, coalesce(sums.moved, 0) AS moved
@@ -96,7 +96,7 @@ SELECT request, 'charge ' || charge || ', transfers ' || moved FROM (
     LEFT JOIN (
         SELECT t.request, sum(CASE WHEN d.kind = 'wallet' THEN t.amount ELSE -t.amount END) AS moved
         FROM billing_ledgertransfer t JOIN billing_ledgeraccount d ON d.id = t.debit_id
-        WHERE t.request IS NOT NULL AND t.code IN (2, 3, 9, 10) GROUP BY t.request
+        WHERE t.request IS NOT NULL AND t.code IN (2, 3, 9, 10, 12) GROUP BY t.request
     ) AS sums ON sums.request = r.request
     WHERE NOT EXISTS (
         SELECT 1 FROM billing_usagerecord later
@@ -105,7 +105,7 @@ SELECT request, 'charge ' || charge || ', transfers ' || moved FROM (
 
 -- name: charge_without_usage
 SELECT t.request, 'charged ' || sum(t.amount) || ' without a usage record' FROM billing_ledgertransfer t
-WHERE t.code IN (2, 3, 9, 10) AND NOT EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.request = t.request)
+WHERE t.code IN (2, 3, 9, 10, 12) AND NOT EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.request = t.request)
 GROUP BY t.request
 
 -- name: usage_while_held
@@ -125,12 +125,40 @@ WHERE r.revision > 0 AND NOT EXISTS (
 -- name: refund_without_transfer
 SELECT request, 'refunded ' || refunded || ', of which the refunds'' transfers have ' || moved FROM (
     SELECT r.request, r.refunded, coalesce(sum(t.amount), 0) AS moved
-    FROM billing_usagerecord r LEFT JOIN billing_ledgertransfer t ON t.request = r.request AND t.code = 9
+    FROM billing_usagerecord r LEFT JOIN billing_ledgertransfer t ON t.request = r.request AND t.code IN (9, 12)
     WHERE r.refunded <> 0 AND NOT EXISTS (
         SELECT 1 FROM billing_usagerecord later
         WHERE later.day = r.day AND later.request = r.request AND later.revision > r.revision)
     GROUP BY r.request, r.refunded
 ) AS refunds WHERE moved = 0 OR refunded < 0
+
+-- What a missed promise is said to have given back is what its transfers (12) did.
+-- name: missed_promise
+SELECT request, 'credited ' || credited || ', transfers ' || moved FROM (
+    SELECT m.request, coalesce(m.credited, 0) AS credited, coalesce(sum(t.amount), 0) AS moved
+    FROM billing_missedpromise m LEFT JOIN billing_ledgertransfer t ON t.request = m.request AND t.code = 12
+    GROUP BY m.request, m.credited
+) AS misses WHERE credited <> moved
+
+-- name: miss_not_noted
+SELECT r.request, 'its record says that the promise was missed, and nothing is to be given back' FROM billing_usagerecord r
+WHERE r.revision = 0 AND r.promise ->> 'missed' IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM billing_missedpromise m WHERE m.request = r.request)
+    AND CAST(r.request AS text) NOT IN ({pending})
+
+-- name: promise_without_miss
+SELECT t.request, 'given back ' || sum(t.amount) || ' for a promise that was not missed' FROM billing_ledgertransfer t
+WHERE t.code = 12 AND NOT EXISTS (SELECT 1 FROM billing_missedpromise m WHERE m.request = t.request)
+GROUP BY t.request
+
+-- name: promise_days
+SELECT tenant, 'on ' || day || ' of model ' || model || ', days less misses: ' || sum(missed) || ' missed, '
+    || sum(credited) || ' credited'
+FROM (
+    SELECT tenant, day, version_id, model, missed, credited FROM billing_promiseday
+    UNION ALL SELECT tenant, day, version_id, model, -1, -coalesce(credited, 0) FROM billing_missedpromise
+) AS sums
+GROUP BY tenant, day, version_id, model HAVING sum(missed) <> 0 OR sum(credited) <> 0
 
 -- What was spent in a window is what was charged for the requests that were held in it, with their corrections, and
 -- what was carried over from the release before.
@@ -175,7 +203,7 @@ JOIN billing_usagerecord r ON r.request = t.request AND r.revision = 0
 LEFT JOIN billing_ledgeraccount d ON d.id = t.debit_id
 LEFT JOIN billing_ledgeraccount c ON c.id = t.credit_id
 LEFT JOIN billing_creditgrant g ON g.id = t.grant_id
-WHERE t.code IN (2, 3, 9, 10) AND (coalesce(d.wallet_id, c.wallet_id) <> r.wallet OR g.wallet_id <> r.wallet)
+WHERE t.code IN (2, 3, 9, 10, 12) AND (coalesce(d.wallet_id, c.wallet_id) <> r.wallet OR g.wallet_id <> r.wallet)
 
 -- Sums that pages, exports and the costs API show. Those of which events tell that are still in the outbox are left out.
 -- name: rollup_sums

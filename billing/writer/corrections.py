@@ -90,7 +90,7 @@ def _correct(op: TrueUp | Refund | Rerate, charge: int, refunded: int, view: Vie
     wallet, record = view.wallet(op.wallet), view.records[op.request]
     code, said = Code.TRUE_UP, ("", "")
     if not isinstance(op, TrueUp):
-        code, said = Code.REQUEST_REFUND if isinstance(op, Refund) else Code.RERATING, (op.actor, op.reason)
+        code, said = op.code if isinstance(op, Refund) else Code.RERATING, (op.actor, op.reason)
     difference = charge - record.charge
     parts = _taken(difference, record, view) if difference > 0 else _given_back(-difference, record, wallet, view)
     for number, (direction, amount, grant) in enumerate(parts):

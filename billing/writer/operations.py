@@ -18,7 +18,9 @@ import msgspec
 
 from base import leases
 from base.ids import uuid7
+from billing.codes import Code
 from billing.periods import minute_of, window_of
+from billing.promises import Measured
 
 _MOST_PARTS = 64  # of a request's budgets that are remembered
 
@@ -42,7 +44,7 @@ class RequestFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class EndFacts(msgspec.Struct, frozen=True):
     """Facts known when a request ends, for its usage record. Of a request that moved, `route` takes the place of the
-    hold's.
+    hold's. `promise` is how it did by its plan's promise, None where that makes none.
     """
 
     finish: str = ""
@@ -50,6 +52,7 @@ class EndFacts(msgspec.Struct, frozen=True):
     ttft_ms: int | None = None
     duration_ms: int | None = None
     route: Mapping[str, Any] | None = None
+    promise: Measured | None = None
 
 
 class BudgetTerms(msgspec.Struct, frozen=True):
@@ -224,7 +227,8 @@ class TrueUp(msgspec.Struct, frozen=True):
 
 class Refund(msgspec.Struct, frozen=True, kw_only=True):
     """Give back `amount` µcr of what a closed request was charged, to where it was taken from, last taken first; or
-    refuse where it was charged less. The record gets its next revision.
+    refuse where it was charged less. The record gets its next revision. `code` says why: a person's decision, or a
+    promise that was missed.
     """
 
     request: UUID
@@ -233,6 +237,7 @@ class Refund(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     actor: str
     reason: str
+    code: Code = Code.REQUEST_REFUND
 
 
 class Rerate(msgspec.Struct, frozen=True, kw_only=True):

@@ -58,8 +58,8 @@ def _repinned(changes: Changes) -> Iterator[Row]:
 
 
 def _usage_records(changes: Changes) -> Iterator[Row]:
-    """Yield the new usage records: request, day, charge, exact, six classes, then how it ended and, where the hold
-    doesn't say it, the route as JSON.
+    """Yield the new usage records: request, day, charge, exact, six classes, then how it ended and, as JSON, the
+    route where the hold doesn't say it, and how it did by its promise.
     """
     for closing in changes.closed:
         op, facts = closing.operation, closing.operation.facts
@@ -68,7 +68,7 @@ def _usage_records(changes: Changes) -> Iterator[Row]:
             op.request, day_of(op.request), closing.charge, closing.exact,
             *(classes.get(name, 0) for name in CLASSES),
             facts.waived, _storable(facts.finish), facts.ttft_ms, facts.duration_ms,
-            None if facts.route is None else _json(facts.route),
+            *(None if one is None else _json(one) for one in (facts.route, facts.promise)),
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 
 from base.units import format_credits
+from billing import promises
 from billing.admin.base import (
     CreditsField,
     RowsAdmin,
@@ -65,6 +66,7 @@ class PublishVersionForm(ServiceForm):
     credit_burst = CreditsField(help_text="Credits at once.")
     monthly_credits = CreditsField(help_text="Credits granted at the start of each month.")
     overdraft_limit = CreditsField(help_text="Credits below zero, if overage is overdraft.")
+    promise_cap = CreditsField(required=False, help_text="Credits that misses give back in a month; empty: any.")
     allowed_models = NamesField(
         models_of_plans, required=False, help_text="None chosen allows all, also those to come."
     )
@@ -94,8 +96,8 @@ class PlanVersionAdmin(ServiceAdmin):
     ordering = ["plan__slug", "-number"]
     fields = [
         "plan", "number", "display_requests", "display_rate", "display_tokens", "display_monthly", "concurrency",
-        "weight", "priority", "slice_tokens", "resume_s", "multiplier_bp", "flex_bp", "priority_bp", "overage",
-        "display_overdraft", "allowed_models", "adapters", "default_task", "created_at",
+        "weight", "priority", "slice_tokens", "resume_s", "multiplier_bp", "flex_bp", "priority_bp", "display_promise",
+        "overage", "display_overdraft", "allowed_models", "adapters", "default_task", "created_at",
     ]  # fmt: skip
     readonly_fields = fields
     display_monthly = credits_column("monthly_credits", "Credits a month")
@@ -111,6 +113,10 @@ class PlanVersionAdmin(ServiceAdmin):
             format_credits(amount, separator=",") for amount in (version.credit_limit, version.credit_burst)
         )
         return f"{limit} in {version.credit_period_s:,} s, {burst} at once"
+
+    @admin.display(description="Promise")
+    def display_promise(self, version: PlanVersion) -> str:
+        return promises.terms_in_words(version) or "none"
 
     @admin.display(description="Tokens")
     def display_tokens(self, version: PlanVersion) -> str:

@@ -28,6 +28,8 @@ from billing.models import (
     LedgerAccount,
     LedgerSeal,
     LedgerTransfer,
+    MissedPromise,
+    PromiseDay,
     Purchase,
     RecurringGrant,
     ScheduledGrant,
@@ -121,7 +123,7 @@ def transfers_beside(tenant: Tenant) -> QuerySet[LedgerTransfer]:
     """Return what corrections gave back to grants of the tenant that had ended: it goes from usage to breakage, and
     touches none of its wallets.
     """
-    corrections = (Code.TRUE_UP, Code.REQUEST_REFUND, Code.RERATING)
+    corrections = (Code.TRUE_UP, Code.REQUEST_REFUND, Code.RERATING, Code.PROMISE)
     rows = LedgerTransfer.objects.filter(grant__wallet__tenant=tenant, code__in=corrections)
     return rows.filter(debit__wallet=None, credit__wallet=None)
 
@@ -221,6 +223,8 @@ OF_TENANT = (
     Kind("key_budgets", Budget, _of(Budget, "wallet__tenant")),
     Kind("holds", Hold, _of(Hold, "tenant")),
     Kind("usage", UsageRecord, _of(UsageRecord, "tenant"), order=("day", "request", "revision")),
+    Kind("missed_promises", MissedPromise, _of(MissedPromise, "tenant"), order=("day", "request")),
+    Kind("promises_by_day", PromiseDay, _of(PromiseDay, "tenant"), order=("day", "id")),
     Kind("seals", LedgerSeal, _of(LedgerSeal, "tenant"), order=("number",)),
     Kind("statements", Statement, _of(Statement, "tenant")),
     Kind("usage_by_hour", UsageRollup, _of(UsageRollup, "tenant"), order=("hour", "id")),

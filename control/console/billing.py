@@ -19,6 +19,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from base.errors import ServiceError
 from base.units import format_credits, format_money
+from billing import promises
 from billing.models import PlanVersion, Subscription
 from billing.selectors.balances import Balance, balance_of, coming_grants_of, grants_of, running_of
 from billing.selectors.ledger import ledger_of
@@ -233,6 +234,7 @@ def billing(request: HttpRequest, place: Place) -> HttpResponse:
         "tiles": tiles,
         "subscription": subscription,
         "version": version,
+        "promise": "" if version is None else promises.terms_in_words(version),
         "limits": None if version is None else limits_table(version, place.tenant.id, balance),
         "budgets": None if balance is None else budgets.table_of(place),
         "may_change_budgets": budgets.may_change(place),

@@ -15,9 +15,11 @@ from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils.html import format_html
 from django.views.decorators.http import require_safe
 
 from base.units import format_credits
+from billing.selectors.promises import Kept, kept_in
 from billing.selectors.usage import MOST_RECORDED, TimeSum, recorded_by, usage_by
 from control.console.period import BUCKETS, DAYS, GROUPS, MEASURES, Asked, asked_of
 from control.console.refusals import Span, error_rate, kept_by, refusals_of, refused_by
@@ -442,7 +444,16 @@ def _tiles(asked: Asked, total: Sums) -> list[Tile]:
         Tile("Refused", grouped(total.refused), f"error rate {error_rate(total.refused, total.requests)}", refused),
         Tile("Tokens", grouped(total.tokens), f"{grouped(total.output_tokens)} of them written"),
         Tile("Cached", share(total.cache_read_tokens, total.prompt), "of the tokens that were asked"),
+        *_promise(asked),
     ]
+
+
+def _promise(asked: Asked) -> Iterator[Tile]:
+    """Yield how the plan's promise was kept, of all usage alone."""
+    found = Kept() if asked.is_filtered else kept_in(asked.first, asked.last, asked.place.tenant.id)
+    if found.counted:
+        note = format_html("of {}; {} credits back", grouped(found.counted), amount(found.credited, is_charge=False))
+        yield Tile("Promise kept", share(found.kept, found.counted), note)
 
 
 @require_safe

@@ -23,6 +23,7 @@ from django.views.decorators.http import require_safe
 from base.units import format_credits
 from billing.selectors import money as sums
 from billing.selectors.money import Granted, Low, TenantSum
+from billing.selectors.promises import Kept, kept_by
 from billing.selectors.usage import UsageSum, usage_of_all
 from control.operate.base import Desk, address_of, operator_page
 from control.operate.model_states import Cost, Traffic, cost_of, measured_cost
@@ -37,7 +38,7 @@ DEFAULT_DAYS = 30
 FEW = 10  # tenants of a table
 SLOW_SECONDS, FRESH_SECONDS = 0.1, 300
 """Sums over all tenants that took longer than the first are kept for the second: they read all tenants' hours."""
-TABLES = ("models", "plans", "tenants", "falling", "low")
+TABLES = ("models", "plans", "promises", "tenants", "falling", "low")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,7 @@ def money(request: HttpRequest, desk: Desk) -> HttpResponse:
         models=_models(by_model, costs),
         costs=costs,
         plans=_plans(standing),
+        promises=_promises(period),
         top=_tenants("Top tenants", standing.top, names, "Nobody used anything in this period."),
         falling=_tenants("Falling tenants", standing.falling, names, "Nobody used less than in the period before."),
         low=_low(standing.low, names),
@@ -304,6 +306,23 @@ def _plans(standing: Standing) -> Table:
     return Table("By plan", columns, lines, "Nobody has a plan.")
 
 
+def _promises(period: Period) -> Table:
+    """Return how promises were kept, and what misses cost, by plan and model."""
+    columns = [
+        *(Column("Plan", "name"), Column("Model", "name"), Column("Requests", "number"), Column("Kept", "number")),
+        *(Column("Missed", "number"), Column("Given back", "credits")),
+    ]
+    rows = [
+        Row([plan, model, one.counted, share(one.kept, one.counted), one.missed, one.credited])
+        for (plan, model), one in _kept(period).items()
+    ]
+    return Table("Promises", columns, rows)
+
+
+def _kept(period: Period) -> Mapping[tuple[Any, ...], Kept]:
+    return kept_by(period.first, period.last, "version__plan__name", "model")
+
+
 def _named(tenant: UUID, names: dict[UUID, tuple[str, str]]) -> Cell:
     name, slug = names.get(tenant, (f"…{str(tenant)[-8:]}", ""))
     return Cell(name, address_of("operate-tenant", slug) if slug else "")
@@ -347,6 +366,11 @@ def _lines(table: str, period: Period) -> Iterable[list[Any]]:
         costs = _costs(by_model)
         for model, figures in by_model:
             yield [cell(model), *figures[:4], format_credits(figures[4]), *_cost_figures(costs.get(model))]
+        return
+    if table == "promises":
+        yield ["plan", "model", "requests", "missed", "credits_given_back"]
+        for (plan, model), kept in _kept(period).items():
+            yield [cell(plan), cell(model), kept.counted, kept.missed, format_credits(kept.credited)]
         return
     if table == "low":
         low = sums.low_tenants(timezone.now())

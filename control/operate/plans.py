@@ -16,6 +16,7 @@ from django.urls import NoReverseMatch, reverse
 from django.views.decorators.http import require_http_methods, require_safe
 
 from base.units import format_credits
+from billing import promises
 from billing.models import Plan, PlanMove, PlanVersion
 from billing.selectors.plans import tenants_by_plan
 from billing.services import plan_moves, plans
@@ -66,6 +67,7 @@ def terms_of(version: PlanVersion) -> list[tuple[str, str]]:
         ("Tokens", tokens),
         ("Prices times", f"{version.multiplier_bp / 10_000:g}"),
         ("And in service tiers", tiers),
+        ("Promise", promises.terms_in_words(version) or "none"),
         ("Without credit", overdraft),
         ("Credit that rolls over", f"{_credits(version.rollover)} for one month more" if version.rollover else "none"),
         ("Adapters of its own", f"{version.adapters:,}"),
@@ -251,11 +253,17 @@ def edit(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     return render(request, "operate/plan_form.html", context, status=400 if form.errors else 200)
 
 
-def _factor(label: str, help_text: str) -> forms.DecimalField:
-    return forms.DecimalField(min_value=0, max_value=100, decimal_places=4, initial=1, label=label, help_text=help_text)
+def _factor(label: str, help_text: str, initial: int = 1, most: int = 100, **options: Any) -> forms.DecimalField:
+    terms: dict[str, Any] = {"min_value": 0, "max_value": most, "decimal_places": 4, "initial": initial, **options}
+    return forms.DecimalField(label=label, help_text=help_text, **terms)
 
 
-_FACTORS = {"multiplier_bp": "multiplier", "flex_bp": "flex", "priority_bp": "priority_times"}
+_FACTORS = {
+    "multiplier_bp": "multiplier",
+    "flex_bp": "flex",
+    "priority_bp": "priority_times",
+    "promise_credit_bp": "promise_share",
+}
 
 
 class TermsForm(OperatorForm):
@@ -284,6 +292,32 @@ class TermsForm(OperatorForm):
     multiplier = _factor("Prices times", "0.8 is 20 % off.")
     flex = _factor("Flex requests times", "They run when nobody else’s wait.")
     priority_times = _factor("Priority requests times", "They go before the tenant’s others.")
+    promised_ttft_ms = forms.IntegerField(
+        min_value=1, required=False, label="First token promised within", help_text="Milliseconds. Empty: no promise."
+    )
+    promised_ttft_per_1k_ms = forms.IntegerField(
+        min_value=0,
+        required=False,
+        initial=0,
+        label="And longer for long prompts",
+        help_text="Milliseconds for each 1,000 tokens that aren’t cached.",
+    )
+    promised_rate = forms.IntegerField(
+        min_value=1, required=False, label="Tokens a second promised", help_text="Empty: no promise."
+    )
+    promised_rate_from = forms.IntegerField(
+        min_value=2,
+        required=False,
+        initial=64,
+        label="In answers from",
+        help_text="Tokens: a short one tells no speed.",
+    )
+    promise_share = _factor(
+        "A miss gives back", "Share of the charge: 0.25 is a quarter.", initial=0, most=1, required=False
+    )
+    promise_cap = CreditsField(
+        required=False, label="At most a month", help_text="Credits that misses give back. Empty: any."
+    )
     overage = forms.ChoiceField(
         choices=[
             ("block", "Requests are refused"),
@@ -314,7 +348,9 @@ class TermsForm(OperatorForm):
     FIRST = ("monthly_credits", "request_limit", "concurrency", "credit_limit")
     LAST = (
         *("request_period_s", "request_burst", "credit_period_s", "credit_burst", "token_limit", "token_period_s"),
-        *("token_burst", "multiplier", "flex", "priority_times", "overage"),
+        *("token_burst", "multiplier", "flex", "priority_times"),
+        *("promised_ttft_ms", "promised_ttft_per_1k_ms", "promised_rate", "promised_rate_from", "promise_share"),
+        *("promise_cap", "overage"),
         *("overdraft_limit", "rollover", "adapters", "weight", "priority", "default_task", "slice_tokens", "resume_s"),
     )
     renamed = _FACTORS
@@ -337,7 +373,9 @@ class TermsForm(OperatorForm):
     def terms(self) -> dict[str, Any]:
         """Return all terms as the service takes them."""
         given = dict(self.cleaned_data)
-        given |= {name: int(given.pop(factor) * 10_000) for name, factor in _FACTORS.items()}
+        given |= {name: int((given.pop(factor) or 0) * 10_000) for name, factor in _FACTORS.items()}
+        for name in ("promised_ttft_per_1k_ms", "promised_rate_from"):
+            given[name] = self.fields[name].initial if given[name] is None else given[name]
         given["request_burst"] = given["request_burst"] or given["request_limit"]
         given["credit_burst"] = given["credit_limit"] if given["credit_burst"] is None else given["credit_burst"]
         given["overdraft_limit"] = given["overdraft_limit"] or 0

@@ -44,6 +44,7 @@ JOBS = {
     BOOKS: ("Books", "checks all rows of credit against each other"),
     "billing.seals": ("Seals", "seals what was booked on each day, and makes statements"),
     "billing.reratings": ("Re-ratings", "rates requests anew by other prices"),
+    "billing.promises": ("Promises", "gives back what requests missed of their plan’s promise"),
     "billing.key_budgets": ("Keys’ budgets", "takes over what the release before counted in them"),
     "billing.plan_moves": ("Moves to a plan", "moves tenants whose plan is to be another"),
     "fleet.fetches": ("Models, fetched", "brings models to this machine"),

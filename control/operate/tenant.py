@@ -16,13 +16,14 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from billing.selectors.promises import kept_in
 from billing.selectors.usage import MOST_RECORDED, TimeSum, recorded_by, usage_by_day
 from control.operate.base import Desk, operator_page
 from control.operate.subject import PAGE, SETTINGS, Section, Subject
 from control.operate.tenants import DAYS
 from control.screens import audit as trail
 from control.screens.charts import stacked
-from control.screens.figures import moment, short_id, show_charge, show_credits
+from control.screens.figures import grouped, moment, share, short_id, show_charge, show_credits
 from control.screens.key_forms import limits_in_words
 from control.screens.tables import Button, Cell, Column, Row, State, Table
 from tenancy.models import AdminAPIKey, APIKey, AuditEvent, Invitation, Membership, Project, Tenant, User
@@ -38,6 +39,7 @@ def overview(request: HttpRequest, desk: Desk, slug: str) -> HttpResponse:
     sections = []
     if desk.may("billing.view_usagerecord"):
         sections.append(_used(tenant))
+        sections += _promised(tenant)
         sections += _told_apart(tenant)
     facts: list[tuple[str, Any]] = [
         ("Name", tenant.name),
@@ -82,6 +84,20 @@ def _used(tenant: Tenant) -> Section:
     )
     text = "" if chart.names else "Nothing was charged in these days."
     return Section(f"Credits charged in {DAYS} days", text, chart=chart)
+
+
+def _promised(tenant: Tenant) -> list[Section]:
+    """Return how the promise of its plan was kept; nothing where there was none."""
+    today = timezone.now().date()
+    found = kept_in(today - timedelta(days=DAYS - 1), today, tenant.pk)
+    if not found.counted:
+        return []
+    facts: list[tuple[str, Any]] = [
+        ("Kept", f"{share(found.kept, found.counted)} of {grouped(found.counted)} requests"),
+        ("Missed", grouped(found.missed)),
+        ("Given back", f"{show_credits(found.credited)} credits"),
+    ]
+    return [Section(f"Its plan’s promise in {DAYS} days", facts=facts)]
 
 
 def _told_apart(tenant: Tenant) -> list[Section]:

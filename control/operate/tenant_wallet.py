@@ -17,6 +17,7 @@ from django.utils.safestring import SafeString
 from django.views.decorators.http import require_safe
 
 from base.units import format_credits, format_money
+from billing import promises
 from billing.codes import Code
 from billing.models import CreditGrant, PlanVersion, Purchase, ScheduledGrant
 from billing.selectors.ledger import LedgerCursor, LedgerLine, ledger_of
@@ -306,6 +307,8 @@ def terms_in_words(version: PlanVersion) -> list[tuple[str, str]]:
         found.append(("Priority requests", f"× {version.priority_bp / 10_000:g}"))
     if version.rollover:
         found.append(("Rolls over", f"{_exactly(version.rollover)} credits for one month more"))
+    if promise := promises.terms_in_words(version):
+        found.append(("Promise", promise))
     if version.overage != PlanVersion.Overage.BLOCK:
         invoiced = ", invoiced each month" if version.overage == PlanVersion.Overage.INVOICE else ""
         found.append(("Overdraft", f"{_exactly(version.overdraft_limit)} credits{invoiced}"))

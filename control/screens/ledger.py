@@ -32,6 +32,7 @@ WORDS = {
     Code.REQUEST_REFUND: "Request, refunded",
     Code.RERATING: "Request, re-rated",
     Code.ROLLOVER: "Rolled over",
+    Code.PROMISE: "Request, promise missed",
 }
 
 

@@ -13,10 +13,12 @@ from django.urls import NoReverseMatch, reverse
 
 from base.ids import moment_of, request_id_in
 from base.units import format_credits
+from billing import promises
 from billing.codes import Code
-from billing.models import Hold, LedgerTransfer, RateCardVersion, UsageRecord
+from billing.models import Hold, LedgerTransfer, MissedPromise, RateCardVersion, UsageRecord
 from billing.selectors import requests as ran
 from billing.selectors.prices import bill_of
+from billing.selectors.promises import miss_of
 from billing.services.costs import cost_of
 from control.screens.ledger import WORDS
 from control.screens.requests import Viewer, facts_of, tenant_of
@@ -197,6 +199,7 @@ def _of_record(record: UsageRecord) -> dict[str, Any]:
         "prices": _prices(record),
         "card": RateCardVersion.objects.select_related("card").filter(pk=record.card_version).first(),
         "multiplier": f"{record.multiplier_bp / 100:g} %" if record.multiplier_bp != 10_000 else "",
+        "promise": _promise(record),
         "phases": phases_of(record),
         "tokens_per_second": speed_of(record),
         "transfers": _transfers(ran.transfers_at(record.request)),
@@ -237,6 +240,38 @@ def lines_of(record: UsageRecord) -> list[ClassLine]:
     if record.refunded:
         lines.append(ClassLine("Refunded", None, None, -record.refunded))
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseShown:
+    """How a request did by its plan's promise, and what that gave back."""
+
+    state: State
+    text: str
+    credit: str
+
+
+def _promise(record: UsageRecord) -> PromiseShown | None:
+    if record.promise is None:
+        return None
+    one = promises.read(record.promise)
+    text = promises.in_words(one)
+    beside = [f"{one.waited_ms:,} ms behind other requests of its tenant don’t count"] * bool(one.waited_ms)
+    if one.ttft_ms is not None:
+        beside.append(f"{one.uncached:,} tokens of the prompt weren’t cached")
+    text = f"{text[0].upper()}{text[1:]}{'. ' if beside else ''}{'; '.join(beside)}."
+    if not one.missed:
+        return PromiseShown(State("not counted") if one.not_counted else State("kept", "good"), text, "")
+    return PromiseShown(State("missed", "bad"), text, _credit(miss_of(record.request)))
+
+
+def _credit(miss: MissedPromise | None) -> str:
+    if miss is None or miss.credited is None:
+        return "What it gives back is booked within seconds."
+    if not miss.due:
+        return "Nothing is given back: nothing was charged, or the plan gives nothing."
+    cut = "" if miss.credited == miss.due else f" of {_exactly(miss.due)}: the month’s limit was reached"
+    return f"{_exactly(miss.credited)} credits were given back{cut}."
 
 
 def _transfers(transfers: list[LedgerTransfer]) -> Table:

@@ -46,6 +46,7 @@ _MOVEMENTS = {
     "request_refund": "Refunds of requests",
     "rerating": "Re-rated requests",
     "rollover": "Rolled over",
+    "promise": "Promises missed",
 }
 _ACCOUNTS = {
     "issuance_plan": "by the plan",

@@ -418,6 +418,7 @@ class Hold:
     ) -> None:
         self.meter = meter
         self.is_closed = False
+        self.was_short = False  # credit that it asked for was refused, at least for a while
         self._request = request
         self._wallet = wallet
         self._ledger = ledger
@@ -491,6 +492,7 @@ class Hold:
                 if isinstance(answer, Held):
                     meter.extended(more, answer.total)
                 elif isinstance(answer, Refused):
+                    self.was_short = True
                     is_held = answer.freed >= more.least
                     if is_held and more.is_final and asyncio.get_running_loop().time() < patience:
                         await asyncio.sleep(RETRY_SECONDS)

@@ -18,6 +18,7 @@ import structlog
 
 from base.ids import moment_of
 from billing.limits.types import BucketState, rate_headers
+from billing.promises import Measured, measured
 from billing.writer.operations import EndFacts, Release, Settle
 from gateway.durable.delivery import Outcome, delivering
 from gateway.errors import faults
@@ -25,7 +26,7 @@ from gateway.errors.refusal import Refusal
 from gateway.generation.admission import Admitted, Rated, admit, check_dimensions
 from gateway.generation.attempts import Attempts
 from gateway.generation.credit import Hold
-from gateway.generation.intent import Intent
+from gateway.generation.intent import Intent, Tier
 from gateway.generation.items import EventBuffer, GenerationEvent
 from gateway.generation.placement import Reach
 from gateway.generation.settlement import (
@@ -42,7 +43,7 @@ from gateway.generation.settlement import (
 from gateway.runtime import tracing
 from gateway.runtime.metrics import Metrics
 from gateway.runtime.principals import Principal
-from gateway.runtime.requests import Requests
+from gateway.runtime.requests import Requests, own_queue
 from gateway.runtime.runtime import Ledger, Runtime
 from inference.errors import EngineError, UnpreparedError
 from inference.types import (
@@ -52,6 +53,7 @@ from inference.types import (
     Event,
     Finished,
     FinishReason,
+    Kind,
     Prepared,
     Started,
     Usage,
@@ -72,6 +74,8 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
     `Refusal` when it may not or can't run: then nothing is held, taken or charged.
     """
     arrived_at = asyncio.get_running_loop().time()
+    times = Times(arrived_at)
+    own_queue.set(times.note_waited)
     with tracing.span("admission"):
         await runtime.requests.gate.enter(principal, intent.size)
         try:
@@ -85,7 +89,7 @@ async def start_generation(runtime: Runtime, principal: Principal, intent: Inten
             runtime.requests.gate.leave(principal)
             raise
     try:
-        generation = Generation(admitted, arrived_at, runtime.requests, runtime.writer, runtime.metrics)
+        generation = Generation(admitted, times, runtime.requests, runtime.writer, runtime.metrics)
         generation.start()
     except BaseException:
         runtime.requests.gate.leave(principal)
@@ -177,9 +181,7 @@ class Stop:
 class Generation:
     """A request that runs: what is known of it, and its events."""
 
-    def __init__(
-        self, admitted: Admitted, arrived_at: float, requests: Requests, ledger: Ledger, metrics: Metrics
-    ) -> None:
+    def __init__(self, admitted: Admitted, times: Times, requests: Requests, ledger: Ledger, metrics: Metrics) -> None:
         self.lease_until = admitted.lease_until
         self._admitted = admitted  # its `prepared` changes with the model that it moves to
         self._requests = requests
@@ -209,7 +211,7 @@ class Generation:
         self._buffer = EventBuffer()
         self._opening = Opening()
         self._stop = Stop()
-        self._times = Times(arrived_at)
+        self._times = times
         self._delivery = delivering.get()
 
     @cached_property
@@ -348,6 +350,7 @@ class Generation:
         try:
             with engine_span(self.id, self.principal.tenant, self.intent, self.route) as span:
                 finished = await self._generate()
+                self._times.note_end()
                 if span is not None:
                     describe_engine_end(span, finished, self.route)
             self._hold.close()
@@ -456,8 +459,10 @@ class Generation:
             finished, self._stop.fault, is_cancelled=self._stop.is_asked, short_of=self._hold.meter.short_of
         )
         is_ours = error is not None and error is not faults.READER_TOO_SLOW
-        facts = self._facts(error.code if error else sluice_reason or reason.value)
-        operation = self._closing(finished, facts, delivered=self._delivered(error) if is_ours else None)
+        delivered = self._delivered(error) if is_ours else None
+        kept = self._kept(finished, delivered, is_whole=reason is not FinishReason.CANCELLED and not error)
+        facts = self._facts(error.code if error else sluice_reason or reason.value, kept)
+        operation = self._closing(finished, facts, delivered=delivered)
         charge = operation.charge if isinstance(operation, Settle) else 0
         outcome = Outcome(
             reason,
@@ -489,6 +494,8 @@ class Generation:
             self._metrics.settlements_deferred.inc()
             self._requests.unsettled(operation)
             return taken, msgspec.structs.replace(outcome, charge=None)
+        if kept is not None:
+            self._metrics.promised(self.principal.plan, kept)
         if isinstance(operation, Settle):
             self._metrics.settled(self.route.counted_as, operation.classes, charge)
         left = answer.posted - answer.held - answer.restricted
@@ -537,10 +544,26 @@ class Generation:
             self._buffer.put(outcome)
             self._opening.wake()
 
-    def _facts(self, finish: str) -> EndFacts:
+    def _kept(self, finished: Finished, delivered: Usage | None, *, is_whole: bool) -> Measured | None:
+        """Return how the request did by its plan's promise, None where that makes none."""
+        promise, intent = self.principal.promise, self.intent
+        if promise is None:
+            return None
+        if self.principal.batch is not None:
+            return Measured(promise.version, "batch")
+        if intent.tier is Tier.FLEX or intent.kind is not Kind.CHAT:
+            return Measured(promise.version, "flex" if intent.tier is Tier.FLEX else "kind")
+        usage = finished.usage if finished.usage.prompt else self.prompt_usage
+        is_waived = delivered is not None and not delivered.completion
+        is_whole = is_whole and not self._hold.was_short
+        run = self._times.run(usage, intent.sampling.n, is_whole=is_whole, is_waived=is_waived)
+        return measured(promise, run)
+
+    def _facts(self, finish: str, kept: Measured | None) -> EndFacts:
         return EndFacts(
             finish[:40],
             ttft_ms=self._times.ttft_ms(),
             duration_ms=self._times.duration_ms(),
             route=self.explain() if self._admitted.placement.attempts else None,
+            promise=kept,
         )

@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from billing import rating
+from billing.promises import Run
 from billing.rating import CardPrices
 from billing.writer.entry import WriterError
 from billing.writer.operations import EndFacts, Release, Settle, Settled, Stale, TrueUp
@@ -29,11 +30,15 @@ log = structlog.get_logger(__name__)
 
 
 class Times:
-    """When a request arrived, on the event loop's clock, and when its first token did."""
+    """When a request arrived, on the event loop's clock, when its first token and its end did, and for how many seconds
+    it waited behind others of its tenant. Tokens come as the engine makes them: no reader holds them up.
+    """
 
     def __init__(self, arrived_at: float) -> None:
         self._arrived_at = arrived_at
         self._first_at: float | None = None
+        self._ended_at: float | None = None
+        self._waited = 0.0
 
     @property
     def has_first(self) -> bool:
@@ -43,6 +48,21 @@ class Times:
     def note_first(self) -> None:
         """Take now as the time of its first token."""
         self._first_at = asyncio.get_running_loop().time()
+
+    def note_waited(self, seconds: float) -> None:
+        """Add what it waited behind others of its tenant."""
+        self._waited += seconds
+
+    def note_end(self) -> None:
+        """Take now as the time of its engine's end."""
+        self._ended_at = asyncio.get_running_loop().time()
+
+    def run(self, usage: Usage, answers: int, *, is_whole: bool, is_waived: bool) -> Run:
+        """Return what the plan's promise is measured by; of several answers each has its share of the tokens."""
+        assert self._ended_at is not None, "it has ended"
+        first = None if self._first_at is None else self._first_at - self._arrived_at
+        ended, written = self._ended_at - self._arrived_at, usage.completion // answers
+        return Run(self._waited, first, ended, usage.input, written, is_whole=is_whole, is_waived=is_waived)
 
     def ttft_ms(self) -> int | None:
         """Milliseconds until the first token; None: there was none."""

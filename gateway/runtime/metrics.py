@@ -22,6 +22,7 @@ from prometheus_client.registry import Collector
 
 from base import clock
 from billing.models import Hold
+from billing.promises import Measured
 from billing.selectors.reconciliation import last_reconciliation
 from gateway.logs import lines_dropped
 from gateway.runtime.models import TaskState
@@ -367,6 +368,8 @@ class Metrics:
         self.refusals_dropped = counter("sluice_refusals_dropped", text)
         self.tokens = counter("sluice_tokens", "Charged tokens by class.", ["model", "usage_class"])
         self.credits = counter("sluice_credits_micro", "Charged micro-credits.", ["model"])
+        text = "Ended requests of plans with a promise: kept, missed_… (ttft, rate, ttft_rate) or not_counted."
+        self.promises = counter("sluice_promise_requests", text, ["plan", "outcome"])
         self.generations = counter("sluice_generations", "Ended generations by reason.", ["model", "reason"])
         self.ttft = histogram("sluice_ttft_seconds", "Time to first token.", ["model"], buckets=TTFT_BUCKETS)
         text = "Time from admission to settlement."
@@ -422,6 +425,11 @@ class Metrics:
         for name, count in classes.items():
             self._of(self.tokens, model, name).inc(count)
         self._of(self.credits, model).inc(charge)
+
+    def promised(self, plan: str, kept: Measured) -> None:
+        """Count how one request did by its plan's promise."""
+        outcome = "not_counted" if kept.not_counted else "_".join(("missed", *kept.missed)) if kept.missed else "kept"
+        self._of(self.promises, plan, outcome).inc()
 
     def engine_ended(self, model: str, deployment: str, finished: Finished) -> None:
         """Count the times between a request's tokens, which an engine of ours told with its end, and what a foreign

@@ -20,6 +20,7 @@ from base.database.threads import DatabaseThreads
 from base.errors import DatabaseBusyError
 from billing.limits.types import Bucket, Limited, RateStore, Take, Taken
 from billing.models import Subscription
+from billing.promises import Promise
 from billing.rating import WHOLE_BP, CardPrices, batch_multiplier, tier_multiplier
 from billing.services.budgets import OF_SOME, bearing_on
 from billing.writer.operations import NO_BUDGETS, Bearing
@@ -77,6 +78,7 @@ class Principal:
     token_bucket: Bucket | None = None  # None: its plan limits no tokens
     flex_bp: int = WHOLE_BP
     priority_bp: int = WHOLE_BP
+    promise: Promise | None = None  # None: its plan makes none
     key_token_bucket: Bucket | None = None
     key_concurrency: int | None = None
     budgets: Bearing = NO_BUDGETS  # that bear on its requests, those of some end users and models alone too
@@ -500,6 +502,10 @@ _TERMS = {
         "token_burst",
         "flex_bp",
         "priority_bp",
+        "promised_ttft_ms",
+        "promised_ttft_per_1k_ms",
+        "promised_rate",
+        "promised_rate_from",
     )
 }
 
@@ -575,5 +581,13 @@ def _principal(
         token_bucket=None if terms["token_limit"] is None else bucket("tokens", "token"),
         flex_bp=terms["flex_bp"],
         priority_bp=terms["priority_bp"],
+        promise=_promise(row["subscription__version_id"], terms),
         stamp=UNKNOWN,
     )
+
+
+def _promise(version: UUID, terms: dict[str, Any]) -> Promise | None:
+    ttft_ms, rate = terms["promised_ttft_ms"], terms["promised_rate"]
+    if ttft_ms is None and rate is None:
+        return None
+    return Promise(version, ttft_ms, terms["promised_ttft_per_1k_ms"], rate, terms["promised_rate_from"])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import ContextVar
 from enum import IntEnum
+from functools import partial
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -25,6 +27,15 @@ DRAIN_SECONDS = 0.5  # the server has let requests end before it closes the runt
 DRAINED_SECONDS = 1.0
 
 log = structlog.get_logger(__name__)
+
+own_queue: ContextVar[Callable[[float], object] | None] = ContextVar("own_queue", default=None)
+"""Told for how many seconds the request that is being admitted waited behind others of its tenant."""
+
+
+def _waited(metrics: Metrics, seconds: float) -> None:
+    metrics.queue_wait.observe(seconds)
+    if (tell := own_queue.get()) is not None:
+        tell(seconds)
 
 
 class Running(Protocol):
@@ -88,7 +99,7 @@ class Requests:
         self.stage = Stage.SERVING
         self._lock = lock
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.gate.on_waited = self.turns.on_waited = metrics.queue_wait.observe
+        self.gate.on_waited = self.turns.on_waited = partial(_waited, metrics)
         metrics.gauges.follow(
             {
                 "sluice_open_holds": lambda: len(self.live),

@@ -141,6 +141,24 @@ class UsageProof(msgspec.Struct):
     key: SealingKey
 
 
+class RequestPromise(msgspec.Struct):
+    """How the request did by its plan's promise: times and speeds are null where nothing is promised of them, or where
+    they don't count.
+    """
+
+    kept: bool | None
+    missed: list[Literal["ttft", "rate"]]
+    not_counted: str | None
+    own_queue_ms: int
+    uncached_tokens: int
+    ttft_ms: int | None
+    promised_ttft_ms: int | None
+    tokens_per_second: float | None
+    promised_tokens_per_second: int | None
+    credited: str | None
+    credited_micro: int | None
+
+
 class RequestUsage(msgspec.Struct, kw_only=True):
     """The usage and cost of one request. While its charge isn't settled its `status` is "pending", its `usage` null,
     and what is held stands beside it; the other fields come with the charge.
@@ -171,6 +189,7 @@ class RequestUsage(msgspec.Struct, kw_only=True):
     api_key: str | None
     ttft_ms: int | UnsetType | None = UNSET
     duration_ms: int | UnsetType | None = UNSET
+    promise: RequestPromise | UnsetType | None = UNSET
     reserved_at: str
     settled_at: str | UnsetType = UNSET
 

@@ -13,7 +13,7 @@ from billing import rating
 from billing.models import UsageRecord, prices_of
 from billing.services import cards
 from billing.writer.apply import apply_now
-from billing.writer.operations import Settle, Settled
+from billing.writer.operations import EndFacts, Settle, Settled
 from tests.billing.writer.world import reserve
 
 RATES = {
@@ -29,14 +29,15 @@ def publish(name="m", times=1, **options):
     return prices_of([version.pk])[version.pk]
 
 
-def ran(wallet, classes, card, *, ago=3600, model="m", multiplier=10_000, exact=True, **reserved):
+def ran(wallet, classes, card, *, ago=3600, model="m", multiplier=10_000, exact=True, ended=None, **reserved):
     """A request that began so many seconds ago, charged for `classes` by `card`; returns its id."""
     moment = clock.now() - timedelta(seconds=ago)
     request = uuid7(int(moment.timestamp() * 1000))
     charge = rating.charge(classes, card, multiplier)
     made = reserve(wallet, charge, request=request)
     made = msgspec.structs.replace(made, card_version=card.id, model=model, multiplier_bp=multiplier, **reserved)
-    _, answer = apply_now([made, Settle(request, wallet.pk, charge, classes, exact=exact)])
+    settle = Settle(request, wallet.pk, charge, classes, EndFacts(**(ended or {})), exact=exact)
+    _, answer = apply_now([made, settle])
     assert isinstance(answer, Settled)
     return request
 

@@ -13,6 +13,7 @@ from base.units import MICRO, format_credits
 from billing import rating
 from billing.costs import CostRates, DevicePrice, proposed, terms_of
 from billing.models import CreditGrant, LedgerTransfer
+from billing.promises import NOT_COUNTED, Promise, Run, due, measured
 from billing.selectors.balances import balance_of
 from billing.selectors.usage import record_of
 from billing.services import budgets, cards, credits
@@ -22,7 +23,7 @@ from gateway.apis.usage.endpoint import usage_of
 from gateway.generation.credit import Meter
 from tests.billing.books import assert_books_balance
 from tests.billing.writer.test_trueup import end
-from tests.billing.writer.world import make_budget, of_budgets, reserve, settle
+from tests.billing.writer.world import CARD, make_budget, of_budgets, reserve, settle
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
 
@@ -213,3 +214,15 @@ def test_the_example_of_credit_for_some_models(wallet, give):
     made = reserve(wallet, 40 * MICRO, model="small")
     apply_now([made, settle(made, 40 * MICRO)])
     row("one of `small` holds and costs 40")
+
+
+def test_the_example_of_a_missed_promise():
+    promise = Promise(CARD, ttft_ms=500, ttft_per_1k_ms=100)
+    run = Run(waited=0.4, first=1.212, ended=2.0, uncached=2_000, written=100, is_whole=True)
+    one = measured(promise, run)
+    assert (one.ttft_most_ms, one.ttft_ms, one.waited_ms, one.missed) == (700, 812, 400, ("ttft",))
+    share = due(2_697, 2_500)
+    assert f"price of {format_credits(2_697)} credits {format_credits(share)} are given back" in TEXT
+    assert f"is given back {format_credits(800 - share)}, a third nothing" in TEXT
+    for reason in NOT_COUNTED:
+        assert f"`{reason}`" in TEXT

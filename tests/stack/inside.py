@@ -224,7 +224,7 @@ def audit(records: list[str], served: dict[str, dict[str, int]] | None = None) -
             "moved": request.hex in moved,
         }
         recomputed += charge(classes, prices[row.card_version], row.multiplier_bp) - row.refunded
-    charges = LedgerTransfer.objects.filter(code__in=[2, 3, 9, 10])
+    charges = LedgerTransfer.objects.filter(code__in=[2, 3, 9, 10, 12])
     given_back = charges.filter(debit__kind="usage").aggregate(total=Sum("amount"))["total"] or 0
     return {
         "holds": holds,

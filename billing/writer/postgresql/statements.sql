@@ -53,7 +53,7 @@ ORDER BY r.revision;
 -- name: read_burns
 SELECT t.request, CASE d.kind WHEN 'wallet' THEN t.amount ELSE -t.amount END, t.grant_id, t.code
 FROM billing_ledgertransfer t JOIN billing_ledgeraccount d ON d.id = t.debit_id
-WHERE t.request = ANY(%s::uuid[]) AND t.code IN (2, 3, 9, 10)
+WHERE t.request = ANY(%s::uuid[]) AND t.code IN (2, 3, 9, 10, 12)
 ORDER BY t.request, t.code <> 2, t."order";
 
 -- Only asked for what was to be closed and has no hold (any more).
@@ -142,17 +142,18 @@ SELECT 1 / (count(*) = %s::bigint AND ({clock}) >= %s::timestamptz AND ({clock})
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, windows, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
-    waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    waived, finish, ttft_ms, duration_ms, promise, reserved_at, settled_at)
 SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key,
     coalesce(h.budget, '00000000-0000-0000-0000-000000000000'::uuid), h.windows, h."user", coalesce(h.facts ->> 'end_user', ''),
     h.wallet_id, h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(c.route, h.facts -> 'route', '{}'::jsonb), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, %s::smallint,
-    c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, %s::timestamptz
+    c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, c.promise, h.reserved_at,
+    %s::timestamptz
 FROM unnest(%s::uuid[], %s::date[], %s::bigint[], %s::bool[], %s::int[], %s::int[], %s::int[], %s::int[], %s::int[],
-    %s::int[], %s::bool[], %s::text[], %s::int[], %s::int[], %s::jsonb[])
+    %s::int[], %s::bool[], %s::text[], %s::int[], %s::int[], %s::jsonb[], %s::jsonb[])
     AS c(request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
-        cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route)
+        cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route, promise)
 LEFT JOIN billing_hold h ON h.id = c.request;
 
 -- What isn't given is as in the revision before; a refund prices nothing anew.
@@ -160,7 +161,7 @@ LEFT JOIN billing_hold h ON h.id = c.request;
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, windows, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, refunded,
-    rerating, held, exact, waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    rerating, held, exact, waived, finish, ttft_ms, duration_ms, promise, reserved_at, settled_at)
 SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r.windows, r."user", r.end_user, r.wallet,
     r.model, r.deployment, r.endpoint, r.task, r.route, coalesce(c.input_tokens, r.input_tokens),
     coalesce(c.cache_read_tokens, r.cache_read_tokens), coalesce(c.cache_write_short_tokens, r.cache_write_short_tokens),
@@ -169,7 +170,7 @@ SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.bud
     coalesce(c.multiplier_bp, r.multiplier_bp),
     CASE WHEN c.exact IS NULL AND c.card_version IS NULL THEN r.formula ELSE given.formula END, c.charge, c.refunded,
     coalesce(c.rerating, r.rerating), r.held, coalesce(c.exact, r.exact), r.waived, coalesce(nullif(c.finish, ''), r.finish),
-    r.ttft_ms, r.duration_ms, r.reserved_at, given.settled_at
+    r.ttft_ms, r.duration_ms, r.promise, r.reserved_at, given.settled_at
 FROM (SELECT %s::smallint AS formula, %s::timestamptz AS settled_at) AS given
 CROSS JOIN unnest(%s::uuid[], %s::uuid[], %s::date[], %s::smallint[], %s::bigint[], %s::bigint[], %s::int[], %s::int[],
     %s::int[], %s::int[], %s::int[], %s::int[], %s::text[], %s::bool[], %s::uuid[], %s::int[], %s::uuid[])

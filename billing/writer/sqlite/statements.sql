@@ -51,7 +51,7 @@ WHERE (r.day, r.request) IN (SELECT value ->> 1, value ->> 0 FROM json_each(?)) 
 -- name: read_burns
 SELECT t.request, CASE d.kind WHEN 'wallet' THEN t.amount ELSE -t.amount END, t.grant_id, t.code
 FROM billing_ledgertransfer t JOIN billing_ledgeraccount d ON d.id = t.debit_id
-WHERE t.request IN (SELECT value FROM json_each(?)) AND t.code IN (2, 3, 9, 10)
+WHERE t.request IN (SELECT value FROM json_each(?)) AND t.code IN (2, 3, 9, 10, 12)
 ORDER BY t.request, t.code <> 2, t."order";
 
 -- name: read_charges
@@ -108,18 +108,19 @@ ON CONFLICT (wallet_id, number, start) DO UPDATE SET spent = excluded.spent, hel
 -- A hold that isn't there leaves NULLs, which the table refuses.
 -- name: insert_usage
 WITH c(formula, settled_at, request, day, charge, exact, input_tokens, cache_read_tokens, cache_write_short_tokens,
-    cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route)
-    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+    cache_write_long_tokens, output_tokens, reasoning_tokens, waived, finish, ttft_ms, duration_ms, route, promise)
+    AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, windows, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, held, exact,
-    waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    waived, finish, ttft_ms, duration_ms, promise, reserved_at, settled_at)
 SELECT c.request, c.day, c.request, 0, h.tenant, h.project, h.api_key,
     coalesce(h.budget, '00000000000000000000000000000000'), h.windows, h."user", coalesce(h.facts ->> 'end_user', ''), h.wallet_id,
     h.model, h.deployment, coalesce(h.facts ->> 'endpoint', ''), coalesce(h.facts ->> 'task', ''),
     coalesce(c.route, h.facts -> 'route', '{}'), c.input_tokens, c.cache_read_tokens, c.cache_write_short_tokens,
     c.cache_write_long_tokens, c.output_tokens, c.reasoning_tokens, h.card_version, h.multiplier_bp, c.formula,
-    c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, h.reserved_at, c.settled_at
+    c.charge, h.amount, c.exact, c.waived, c.finish, c.ttft_ms, c.duration_ms, c.promise, h.reserved_at,
+    c.settled_at
 FROM c LEFT JOIN billing_hold h ON h.id = c.request;
 
 -- What isn't given is as in the revision before; a refund prices nothing anew.
@@ -131,7 +132,7 @@ WITH c(formula, settled_at, id, request, day, revision, charge, refunded, input_
 INSERT INTO billing_usagerecord (id, day, request, revision, tenant, project, api_key, budget, windows, "user", end_user, wallet,
     model, deployment, endpoint, task, route, input_tokens, cache_read_tokens, cache_write_short_tokens,
     cache_write_long_tokens, output_tokens, reasoning_tokens, card_version, multiplier_bp, formula, charge, refunded,
-    rerating, held, exact, waived, finish, ttft_ms, duration_ms, reserved_at, settled_at)
+    rerating, held, exact, waived, finish, ttft_ms, duration_ms, promise, reserved_at, settled_at)
 SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.budget, r.windows, r."user", r.end_user, r.wallet,
     r.model, r.deployment, r.endpoint, r.task, r.route, coalesce(c.input_tokens, r.input_tokens),
     coalesce(c.cache_read_tokens, r.cache_read_tokens), coalesce(c.cache_write_short_tokens, r.cache_write_short_tokens),
@@ -140,7 +141,7 @@ SELECT c.id, c.day, c.request, c.revision, r.tenant, r.project, r.api_key, r.bud
     coalesce(c.multiplier_bp, r.multiplier_bp),
     CASE WHEN c.exact IS NULL AND c.card_version IS NULL THEN r.formula ELSE c.formula END, c.charge, c.refunded,
     coalesce(c.rerating, r.rerating), r.held, coalesce(c.exact, r.exact), r.waived, coalesce(nullif(c.finish, ''), r.finish),
-    r.ttft_ms, r.duration_ms, r.reserved_at, c.settled_at
+    r.ttft_ms, r.duration_ms, r.promise, r.reserved_at, c.settled_at
 FROM c LEFT JOIN billing_usagerecord r ON r.day = c.day AND r.request = c.request AND r.revision = c.revision - 1;
 
 -- name: insert_charges

@@ -12,10 +12,12 @@ import msgspec
 
 from base.ids import request_id_in
 from base.units import MICRO, format_credits
+from billing import promises
 from billing.models import Hold, SpendBudget, UsageRecord
 from billing.seals.leaves import Cards
 from billing.seals.proofs import proof_of
 from billing.selectors.prices import bill_of
+from billing.selectors.promises import miss_of
 from billing.selectors.usage import charges_of_key, hold_of, record_of
 from billing.services.budgets import Standing, standings
 from gateway.errors.refusal import Refusal
@@ -31,6 +33,7 @@ from gateway.wire.usage import (
     KeyShown,
     PriceCard,
     PriceTier,
+    RequestPromise,
     RequestUsage,
     ResponseUsage,
     UsageProof,
@@ -103,8 +106,30 @@ def _settled(record: UsageRecord) -> RequestUsage:
         api_key=None if record.api_key is None else str(record.api_key),
         ttft_ms=record.ttft_ms,
         duration_ms=record.duration_ms,
+        promise=_promise(record),
         reserved_at=record.reserved_at.isoformat(),
         settled_at=record.settled_at.isoformat(),
+    )
+
+
+def _promise(record: UsageRecord) -> RequestPromise | None:
+    if record.promise is None:
+        return None
+    one = promises.read(record.promise)
+    miss = miss_of(record.request) if one.missed else None
+    credited = None if miss is None else miss.credited
+    return RequestPromise(
+        kept=None if one.not_counted else not one.missed,
+        missed=list(one.missed),
+        not_counted=one.not_counted or None,
+        own_queue_ms=one.waited_ms,
+        uncached_tokens=one.uncached,
+        ttft_ms=one.ttft_ms,
+        promised_ttft_ms=one.ttft_most_ms,
+        tokens_per_second=one.rate,
+        promised_tokens_per_second=one.rate_least,
+        credited=None if credited is None else format_credits(credited),
+        credited_micro=credited,
     )
 
 

@@ -131,7 +131,7 @@ def test_many_cells_take_as_many_queries_as_one(record, django_assert_num_querie
     keys = [uuid7() if n % 2 else None for n in range(40)]
     for _ in range(2):  # made, then added to
         publish(*[record(at=NOON, model=f"m{n}", api_key=key) for n, key in enumerate(keys)])
-        with django_assert_num_queries(8):  # oldest, begin, take, costs, with a key, without, days, commit
+        with django_assert_num_queries(9):  # oldest, begin, take, costs, with a key, without, days, promises, commit
             rollups.consume_usage()
     assert UsageRollup.objects.count() == 40
     assert set(UsageRollup.objects.values_list("requests", flat=True)) == {2}

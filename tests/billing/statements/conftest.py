@@ -8,9 +8,10 @@ import pytest
 
 from base import clock as database_clock
 from base.ids import uuid7
-from billing.models import UsageRecord, prices_of
+from billing.models import Plan, UsageRecord, prices_of
+from billing.promises import Measured
 from billing.rating import CardPrices, charge
-from billing.services import cards, credits
+from billing.services import cards, credits, plans, promises, rollups
 from billing.statements import jsonl, months
 from billing.verify import sluice_verify
 from billing.writer.apply import apply_now
@@ -44,7 +45,7 @@ class Shop:
         options.setdefault("kind", "promotional")
         return credits.grant(wallet_id=self.wallet.pk, amount=amount, key=f"give:{next(self.numbers)}", **options)
 
-    def serve(self, classes=None, *, exact=True, multiplier_bp=9_000, model="m", end_user="", waived=False):
+    def serve(self, classes=None, *, exact=True, multiplier_bp=9_000, model="m", end_user="", **facts):
         classes = CLASSES if classes is None else classes
         made = Reserve(
             request=uuid7(int(database_clock.now().timestamp() * 1000)), wallet=self.wallet.pk, amount=20_000, least=0,
@@ -52,13 +53,24 @@ class Shop:
             model=model, multiplier_bp=multiplier_bp, facts=RequestFacts(end_user=end_user),
         )  # fmt: skip
         amount = charge(classes, self.card, multiplier_bp)
-        settle = Settle(made.request, self.wallet.pk, amount, classes, EndFacts(waived=waived), exact=exact)
+        settle = Settle(made.request, self.wallet.pk, amount, classes, EndFacts(**facts), exact=exact)
         apply_now([made, settle])
         return made
 
     def correct(self, made, classes):
         amount = charge(classes, self.card, made.multiplier_bp)
         apply_now([TrueUp(made.request, self.wallet.pk, amount, classes)])
+
+    def serve_late(self):
+        """Serve a request that misses the promise of its plan, which gives a quarter back."""
+        plans.ensure_default_plans()
+        version = plans.publish_version(Plan.objects.first(), promised_ttft_ms=500, promise_credit_bp=2_500)
+        return self.serve(promise=Measured(version.pk, ttft_ms=812, ttft_most_ms=500, missed=("ttft",)))
+
+    def credit(self):
+        """Give back what was missed, as the jobs do."""
+        rollups.consume_usage()
+        promises.credit(self.wallet.pk)
 
     def refund(self, made, amount=None):
         number = next(self.numbers)

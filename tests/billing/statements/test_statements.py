@@ -85,6 +85,30 @@ def test_corrections_after_their_grant_ended_bring_their_breakage_along(busy):
     assert gone == ["true_up", "request_refund"]
 
 
+def test_what_a_missed_promise_gave_back_is_sealed_and_verified(shop, verify):
+    shop.at("11-03 10:00")
+    shop.give(1_000, expires_at=datetime(2026, 11, 4, tzinfo=UTC), priority=0)
+    shop.give(10**6)
+    miss = shop.serve_late()
+    shop.at("11-05 10:00")  # a grant that paid has ended
+    shop.credit()
+    shop.at("12-01 00:30")
+    shop.seal()
+    text = shop.statement("2026-11")
+    code, said = verify(text)
+    assert code == 0, said
+    assert f"request {miss.request}" not in said
+    moved = [line for line in lines_of(text) if line["type"] == "transfer" and line["code"] == "promise"]
+    [record] = [line for line in lines_of(text) if line["type"] == "record" and line["revision"] == 1]
+    assert {(one["debit"], one["reason"]) for one in moved} == {
+        ("usage", "Promise missed: first token after 812 ms, promised within 500 ms")
+    }
+    assert sum(one["amount"] for one in moved) == record["refunded"] == -(-(record["charge"] + record["refunded"]) // 4)
+    forged = text.replace('"code":"promise"', '"code":"grant"', 1)
+    assert forged != text
+    assert verify(forged)[0] == 1
+
+
 def test_months_are_those_of_the_tenants_time_zone(shop, verify):
     subscribe(shop.tenant, "America/New_York")
     shop.at("10-31 20:00")

@@ -240,7 +240,7 @@ class Reference:
         if isinstance(op, Refund):
             if op.amount > closed.charge:
                 return Refused("charge", closed.charge)
-            self.revise(op, closed, closed.charge - op.amount, closed.refunded + op.amount, 9)
+            self.revise(op, closed, closed.charge - op.amount, closed.refunded + op.amount, int(op.code))
             return Moved(op.amount)
         if isinstance(op, TrueUp):
             if closed.exact:

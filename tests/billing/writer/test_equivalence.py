@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from base.ids import uuid7
 from billing import reconcile
+from billing.codes import Code
 from billing.models import CreditGrant, Hold, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
 from billing.writer.apply import apply_now, groups_of_distinct
 from billing.writer.operations import (
@@ -107,7 +108,8 @@ def operation(choice, rows, requests):  # noqa: PLR0911 - one operation each
             return TrueUp(request, wallet.pk, amount, {"input": amount, "output": least}, "stop" if flag else "")
         case "refund":
             said = {"key": uuid.uuid4().hex, "actor": 'a "b"', "reason": "r"}
-            return Refund(request=request, wallet=wallet.pk, amount=least + 1, **said)
+            code = Code.PROMISE if flag else Code.REQUEST_REFUND
+            return Refund(request=request, wallet=wallet.pk, amount=least + 1, code=code, **said)
         case "rerate":
             priced = {"card_version": uuid.UUID(int=amount), "multiplier_bp": 9_000 + least, "run": RUNS[amount % 3]}
             said = {"actor": "a", "reason": "r"}

@@ -55,7 +55,8 @@ def test_a_tenants_export_has_all_kinds_and_its_files(marked, other):
         f"{name}.jsonl"
         for name in (
             *("holds", "budgets", "budget_windows", "key_budgets", "alerts", "deliveries", "web_hooks"),
-            *("purchases", "vouchers", "seals", "statements", "recurring_grants", "invoices"),
+            *("purchases", "vouchers", "missed_promises", "promises_by_day", "seals", "statements", "recurring_grants"),
+            "invoices",
         )
     }
     [file], [adapter] = rows(files, "files"), rows(files, "adapters")

@@ -12,6 +12,7 @@ import websockets.exceptions
 from openai import AsyncOpenAI, OpenAI
 from openai.lib.responses_websocket import AsyncResponsesWebSocketSession, ResponsesWebSocketLimits
 
+from billing.services import promises, rollups
 from billing.writer.entry import WriterError
 from billing.writer.operations import Settle
 from tenancy.models import APIKey
@@ -299,6 +300,21 @@ async def test_answer_in_one_piece_that_we_broke_is_told_as_waived(tmp_path):
         assert broken.value.response.headers["x-sluice-credits"] == "0"
         told = await client.get(f"/usage/{broken.value.request_id}", cast_to=dict)
         assert (told["waived"], told["usage"]["credits"]) == (True, "0")
+
+
+@pytest.mark.parametrize(("within", "credited"), [(0, "0.000085"), (10**8, None)])
+async def test_a_missed_promise_is_credited_and_told(tmp_path, within, credited):
+    terms = {"promised_ttft_ms": within, "promise_credit_bp": 5_000}
+    async with stage(tmp_path, terms=terms, delay=0.005) as (_, _runtime, client):
+        raw = await client.chat.completions.with_raw_response.create(model="fake", messages=HI)
+        request = raw.headers["x-request-id"]
+        await in_database(rollups.consume_usage)
+        await in_database(lambda: promises.credits_due().turn())
+        told = await client.get(f"/usage/{request}", cast_to=dict)
+    promise = told["promise"]
+    assert (promise["kept"], promise["credited"]) == (credited is None, credited)
+    assert promise["promised_ttft_ms"] == within < promise["ttft_ms"] or credited is None
+    assert told["refunded"] == (credited or "0")
 
 
 @pytest.mark.parametrize("stream", [True, False])
