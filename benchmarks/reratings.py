@@ -80,7 +80,7 @@ def fill(records: int) -> None:
             spent = charge * len(range(number, records, TENANTS))
             Wallet.objects.filter(pk=wallet.pk).update(posted=10**15 - spent)
             CreditGrant.objects.filter(pk=grant).update(remaining=10**15 - spent)
-        cursor.execute("ANALYZE")
+        cursor.execute("SET lock_timeout = 0; ANALYZE")
     since = timezone.now() - timedelta(days=DAYS + 1)
     run = reratings.ask(reratings.Terms(since=since, version=after, models=("m",)), asked_by="benchmark")
     print(json.dumps({"run": str(run.pk)}))
