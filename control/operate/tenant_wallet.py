@@ -124,7 +124,8 @@ def _grants(subject: Subject, wallet_id: UUID) -> Table:
     rows = []
     for coming in ScheduledGrant.objects.filter(wallet=wallet_id).order_by("begins_at")[:5]:
         name = Cell(coming.get_kind_display(), detail=_joined(models_alone(coming.restriction), coming.reason))
-        values = [name, State("To come", "warn"), coming.amount, None, coming.expires_at, coming.begins_at]
+        ends = coming.expires_at or SafeString("never")
+        values = [name, State("To come", "warn"), coming.amount, None, ends, coming.begins_at]
         acts = [Button("Cancel", subject.address("scheduled-cancel", coming.pk), "the grant to come", tone="danger")]
         rows.append(Row([*values, *[acts if coming.source.startswith(LATER) else []] * may_end]))
     mine = CreditGrant.objects.filter(wallet=wallet_id)

@@ -1,5 +1,5 @@
-"""The troubles that alerts tell of: what checks find, tenants whose credit ends, budgets' thresholds, and keys that are
-refused again and again.
+"""The troubles that alerts tell of: what checks find, tenants whose credit ends, budgets' thresholds, open invoices,
+and keys that are refused again and again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from django.urls import reverse
 from base import clock
 from base.checks import Severity
 from base.units import format_credits
-from billing.models import CreditGrant, Wallet
+from billing.models import CreditGrant, Invoice, Wallet
 from billing.periods import minute_of
 from billing.services.budgets import reached
 from billing.writer.view import free_of
@@ -31,6 +31,7 @@ MONTH = timedelta(days=35)
 ALL_OF_IT = 100
 LATELY = timedelta(minutes=10)
 MINUTES = 5
+MOST_INVOICES = 500
 TIMES = 20
 """A key fails that was refused so often within ten minutes, in so many of them."""
 
@@ -40,6 +41,7 @@ def look() -> bool:
     observe("check", list(_checks()))
     observe("credit", list(_credit()))
     observe("budget", list(_budgets()))
+    observe("invoice", list(_invoices()))
     observe("key", list(_keys()))
     return False
 
@@ -66,6 +68,7 @@ def _credit() -> Iterator[Trouble]:
     """
     month = Q(wallet=OuterRef("pk"), voided_at=None, created_at__gt=clock.now() - MONTH)
     lately = CreditGrant.objects.filter(month, restriction="")
+    lately = lately.exclude(kind=CreditGrant.Kind.ROLLOVER)  # it was granted before
     wallets = Wallet.objects.filter(name="main", tenant__is_active=True).annotate(
         granted=Subquery(lately.order_by().values("wallet").annotate(all=Sum("amount")).values("all")),
         rest=F("posted") - F("held") + F("overdraft_limit"),
@@ -114,6 +117,27 @@ def _budgets() -> Iterator[Trouble]:
         yield Trouble(key=key, path=path, tenant=budget.tenant, **words)
         if budget.by_operator:
             yield Trouble(key=f"{key}:operator", path=reverse("operate-tenant-wallet", args=[slug]), **words)
+
+
+def _invoices() -> Iterator[Trouble]:
+    """Yield the open invoices, for their tenant and for the operators, until they are paid or void."""
+    found = Invoice.objects.filter(state=Invoice.State.OPEN).select_related("wallet__tenant").order_by("number")
+    for one in found[:MOST_INVOICES]:
+        tenant = one.wallet.tenant
+        until = f"overdrawn by until {one.ends_at:%Y-%m-%d %H:%M} UTC"
+        words: dict[str, Any] = {
+            "kind": "invoice.open",
+            "severity": Severity.WARNING,
+            "title": f"{one} is open",
+            "text": f"It asks for the {format_credits(one.amount, separator=',')} credits that the wallet was {until}.",
+        }
+        path = f"{reverse('console-billing')}?tenant={tenant.slug}#invoices"
+        remedy = "Pay it as your operator says."
+        yield Trouble(key=f"invoice:{one.pk}", path=path, remedy=remedy, tenant=tenant.pk, **words)
+        words["text"] += f" It is {tenant.name}’s."
+        path = f"{reverse('operate-tenant-wallet', args=[tenant.slug])}#invoices"
+        remedy = "Send it, and note its payment on the tenant's page, or void it."
+        yield Trouble(key=f"invoice:{one.pk}:operator", path=path, remedy=remedy, **words)
 
 
 def _keys() -> Iterator[Trouble]:

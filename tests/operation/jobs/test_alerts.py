@@ -10,9 +10,9 @@ from django.utils import timezone
 
 from base.ids import uuid7
 from base.units import MICRO
-from billing.models import BudgetWindow, CreditGrant, Wallet
+from billing.models import BudgetWindow, CreditGrant, Invoice, Wallet
 from billing.periods import minute_of
-from billing.services import credits
+from billing.services import credits, invoices
 from billing.services.budgets import make_budget, period_of
 from gateway.runtime.models import Observation, RefusalCount
 from gateway.runtime.observed import note
@@ -107,6 +107,24 @@ def test_a_key_that_is_refused_again_and_again_is_one_for_its_tenant(acme):
 def test_a_burst_or_a_few_refusals_are_none(acme, minutes, times):
     refused(acme, minutes, times)
     assert "key.failing" not in seen()
+
+
+def test_an_open_invoice_is_one_for_its_tenant_and_the_operators(acme, monkeypatch):
+    wallet, now = Wallet.objects.get(tenant=acme.tenant), datetime(2030, 5, 5, 12, tzinfo=UTC)
+    clock = MovedClock(monkeypatch)
+    one = Invoice.objects.create(wallet=wallet, number=7, ends_at=now - timedelta(days=2), amount=70 * MICRO)
+    for minutes in range(2):
+        clock.set(now + timedelta(minutes=minutes))
+        alerts.look()
+    found = Alert.objects.filter(kind="invoice.open", told_at__isnull=False)
+    assert {(row.tenant_id, row.title) for row in found} == {
+        (acme.tenant.pk, "Invoice 7 is open"), (None, "Invoice 7 is open"),
+    }  # fmt: skip
+    assert all("the 70 credits" in row.text for row in found)
+    invoices.void(one.pk, reason="r")
+    clock.set(now + timedelta(minutes=9))
+    alerts.look()
+    assert not Alert.objects.filter(kind="invoice.open", resolved_at=None).exists()
 
 
 def test_a_threshold_of_a_budget_is_told_once_and_over_with_its_window(acme, monkeypatch):
