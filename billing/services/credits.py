@@ -115,6 +115,14 @@ def restriction_to(models: Iterable[str]) -> str:
     return "\n".join(names)
 
 
+def _check_models(wallet: UUID, restriction: str) -> None:
+    """Raise ValueError where credit is there or coming for some of these models in another set."""
+    if restriction:
+        pools = read_pools(Wallet.objects.values_list("pools", flat=True).get(pk=wallet))
+        coming = ScheduledGrant.objects.filter(wallet=wallet).values_list("restriction", flat=True)
+        check_pool(restriction, [*pools, *coming])
+
+
 def schedule(wallet: Wallet, *, amount: int, source: str, models: Iterable[str] = (), **terms: Any) -> None:
     """Have the locked wallet get `amount` µcr by the `terms` of a ScheduledGrant, in place of whatever `source`
     scheduled before; 0: none.
@@ -124,10 +132,8 @@ def schedule(wallet: Wallet, *, amount: int, source: str, models: Iterable[str] 
     """
     ScheduledGrant.objects.filter(wallet=wallet, source=source).delete()
     if amount and _transfer_of(source) is None:
-        if restriction := restriction_to(models):
-            pools = read_pools(Wallet.objects.values_list("pools", flat=True).get(pk=wallet.pk))
-            coming = ScheduledGrant.objects.filter(wallet=wallet).values_list("restriction", flat=True)
-            check_pool(restriction, [*pools, *coming])
+        restriction = restriction_to(models)
+        _check_models(wallet.pk, restriction)
         ScheduledGrant.objects.create(wallet=wallet, amount=amount, source=source, restriction=restriction, **terms)
     apply_now([ExpireGrants(wallet.pk)])
 
@@ -147,9 +153,10 @@ def grant_later(
     paid_amount: int | None = None,
     currency: str = "",
     paid_reference: str = "",
+    models: Iterable[str] = (),
 ) -> UUID:
-    """Have the wallet get a grant at `begins_at`, and return the id that it will have; what `key` scheduled before
-    stays as it is.
+    """Have the wallet get a grant at `begins_at`, for requests of the `models` alone where they are given, and return
+    the id that it will have; what `key` scheduled before stays as it is.
 
     Raises ValueError that names the field for terms that can't be, KeyReusedError when `key` made a grant of other
     terms.
@@ -162,6 +169,7 @@ def grant_later(
         "paid_amount": paid_amount,
         "currency": currency,
         "paid_reference": paid_reference,
+        "restriction": (restriction := restriction_to(models)),
     }
     apply_now([ExpireGrants(wallet_id)])  # what has begun by now is a grant
     coming = ScheduledGrant.objects.filter(wallet=wallet, source=source).first()
@@ -179,6 +187,7 @@ def grant_later(
         raise ValueError("expires_at: must be after the beginning")
     if kind in GIFTS and _gifts_of(wallet) >= MOST_OPEN_GRANTS:
         raise ValueError(f"wallet: {MOST_OPEN_GRANTS} of its grants have credit left or are to come")
+    _check_models(wallet_id, restriction)
     made = ScheduledGrant.objects.create(
         wallet=wallet, source=source, begins_at=begins_at, expires_at=expires_at, actor=actor, reason=reason, **terms
     )

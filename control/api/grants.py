@@ -15,10 +15,12 @@ from rest_framework.response import Response
 from billing.models import CreditGrant, Invoice, RecurringGrant, ScheduledGrant, Wallet
 from billing.services import credits, invoices, recurring
 from billing.services.wallets import open_wallet
+from billing.writer.view import models_in
 from control.api.operators import MOST, ONCE, OperatorView, done, key_of
 from control.api.parsers import KnownFields
 from control.api.wallet import AmountSerializer
 from control.screens.grants import cancel, give_later
+from routing.models import PublicModel
 from tenancy.models import Tenant
 
 MAY_SEE, MAY_GIVE = ["gateway.view_tenant", "billing.view_creditgrant"], "billing.add_creditgrant"
@@ -44,6 +46,16 @@ class NewGrantSerializer(KnownFields):
     paid_amount = serializers.IntegerField(min_value=0, max_value=2**62, allow_null=True, default=None)
     currency = serializers.CharField(max_length=3, allow_blank=True, default="")
     paid_reference = serializers.CharField(max_length=200, allow_blank=True, default="")
+    models = serializers.ListField(
+        child=serializers.CharField(max_length=120), max_length=credits.MOST_MODELS, default=list
+    )
+
+    def validate_models(self, names: list[str]) -> list[str]:
+        """Refuse names of no model."""
+        known = set(PublicModel.objects.filter(name__in=names).values_list("name", flat=True))
+        if unknown := sorted(set(names) - known):
+            raise serializers.ValidationError(f"There is no model {unknown[0]!r}.")
+        return names
 
 
 class OpenGrantSerializer(serializers.Serializer[Any]):
@@ -56,6 +68,7 @@ class OpenGrantSerializer(serializers.Serializer[Any]):
     begins_at = serializers.DateTimeField()
     expires_at = serializers.DateTimeField(allow_null=True)
     is_to_come = serializers.BooleanField()
+    models = serializers.ListField(child=serializers.CharField())
 
 
 def _told(one: CreditGrant | ScheduledGrant) -> dict[str, Any]:
@@ -66,6 +79,7 @@ def _told(one: CreditGrant | ScheduledGrant) -> dict[str, Any]:
             "begins_at": one.begins_at if isinstance(one, ScheduledGrant) else one.effective_at,
             "remaining": one.amount if isinstance(one, ScheduledGrant) else one.remaining,
             "is_to_come": coming,
+            "models": sorted(models_in(one.restriction)),
         }
     ).data
 

@@ -31,7 +31,7 @@ _EACH = {"day": "each day", "week": "each week", "month": "each month"}
 _SHOWN = 50
 _TERMS = (
     *("kind", "amount", "begins_at", "expires_at", "priority", "paid_amount", "currency", "paid_reference"),
-    "reason",
+    *("reason", "restriction"),
 )
 
 

@@ -404,6 +404,13 @@ def test_the_same_by_the_api(root, acme, other):
     )
     late = post("grants/", body | {"begins_at": "2001-01-01T00:00:00Z"}, 400, headers={"Idempotency-Key": "m"})
     assert late["error"]["param"] == "begins_at"
+    refused = post("grants/", body | {"models": ["nobody's"]}, 400, headers={"Idempotency-Key": "o"})
+    assert (refused["error"]["param"], "nobody's" in refused["error"]["message"]) == ("models", True)
+    PublicModel.objects.create(name="small", context_length=10)
+    for key, begun in (("p", {}), ("q", {"begins_at": begins})):
+        some = post("grants/", body | {"models": ["small"]} | begun, headers={"Idempotency-Key": key})
+        assert (some["models"], some["is_to_come"]) == (["small"], bool(begun))
+    assert root.delete(f"{api}grants/{some['id']}/").status_code == 204
     assert [one["is_to_come"] for one in root.get(f"{api}grants/").json()].count(True) == 2  # and the plan's next month
     assert root.delete(f"{api}grants/{coming['id']}/").status_code == 204
     assert root.delete(f"{api}grants/{coming['id']}/").status_code == 404
