@@ -5,18 +5,20 @@ from billing.models.cards import CostSample, Rate, RateCard, RateCardVersion, pr
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
 from billing.models.payments import PaymentClaim, PaymentEvent, Purchase, Voucher, VoucherBatch, VoucherUse
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
-from billing.models.reconciliation import Reconciliation
+from billing.models.reconciliation import CheckedSum, Reconciliation
 from billing.models.reratings import Rerating, ReratingSum
 from billing.models.seals import ErasedWords, LedgerSeal, SigningKey, Statement
-from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
+from billing.models.usage import Hold, KeyTotal, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 __all__ = [
     "Budget",
     "BudgetWindow",
+    "CheckedSum",
     "CostSample",
     "CreditGrant",
     "ErasedWords",
     "Hold",
+    "KeyTotal",
     "LedgerAccount",
     "LedgerSeal",
     "LedgerTransfer",

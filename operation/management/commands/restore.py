@@ -10,6 +10,7 @@ from typing import Any
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from billing.models import Reconciliation
 from operation.backup.archive import BackupError
 from operation.backup.service import restore
 from operation.serve.processes import stopped_by_exit
@@ -47,6 +48,7 @@ class Command(BaseCommand):
         told = StringIO()
         try:
             with show.step("checking the books"):
-                call_command("reconcile", stdout=told)
+                Reconciliation.objects.filter(is_running=True).delete()  # it ran as the backup was made
+                call_command("reconcile", "--whole", stdout=told)
         finally:
             self.stdout.write(told.getvalue(), ending="")
