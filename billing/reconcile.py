@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
@@ -22,8 +22,9 @@ from base import clock
 from base.ids import day_of, first_at, moment_of
 from base.sql import load
 from billing import triggers
-from billing.models import CheckedSum, Hold, LedgerTransfer, RateCardVersion, Reconciliation, UsageRecord
+from billing.models import ArchivedMonth, CheckedSum, Hold, LedgerTransfer, RateCardVersion, Reconciliation, UsageRecord
 from billing.rating import CLASSES, FORMULAS, CardPrices
+from billing.seals.archived import edge, faults
 from billing.seals.proofs import contradictions
 
 LONGEST_OPEN = timedelta(minutes=20)
@@ -216,6 +217,8 @@ def check(
     findings += _holds_left_open(connection)
     with _without_time_limit(connection):
         findings += [Finding("seal", *found) for found in contradictions(whole=all_seals)]
+    if reach is None:
+        findings += [Finding("archive", "file", fault) for fault in faults(ArchivedMonth.objects.all())]
     return findings
 
 
@@ -267,8 +270,9 @@ def _rows_read(statement: str, records: int, transfers: int) -> int:
 def _places(connection: BaseDatabaseWrapper, reach: Reach | None, hours: set[datetime]) -> dict[str, str]:
     places = {**_PLACES[connection.vendor], **SUMS}
     if reach is None:
-        return places | _ALL
-    spans = list(_spans(hours))
+        return places | _ALL | _since_archive(connection)
+    until = edge()
+    spans = list(_spans({hour for hour in hours if until is None or hour >= until}))
     days = list(_spans({hour.replace(hour=0) for hour in hours}, timedelta(days=1)))
     return (
         places
@@ -284,6 +288,17 @@ def _places(connection: BaseDatabaseWrapper, reach: Reach | None, hours: set[dat
             ),
         }
     )
+
+
+def _since_archive(connection: BaseDatabaseWrapper) -> dict[str, str]:
+    """Return the parts of the sums and of the records whose days have all their records in the table."""
+    until = edge()
+    if until is None:
+        return {}
+    return {
+        "rollups": f"(SELECT * FROM billing_usagerollup WHERE hour >= {literal(connection, until)})",  # noqa: S608
+        "summed": f"(SELECT * FROM billing_usagerecord WHERE day >= '{until.astimezone(UTC).date()}')",  # noqa: S608
+    }
 
 
 def _any(conditions: Iterator[str]) -> str:

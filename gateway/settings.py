@@ -194,6 +194,9 @@ SLUICE_MOST_KEPT_BYTES = env.whole("SLUICE_MOST_KEPT_BYTES", 1024**3)
 # How old the last backup may be; 0: backups are made by other means.
 SLUICE_BACKUP_HOURS = env.whole("SLUICE_BACKUP_HOURS", 36, least=0)
 
+# Where months go whose usage leaves the tables (manage.py archive)
+SLUICE_ARCHIVE = env.str("SLUICE_ARCHIVE", default=str(SLUICE_HOME / "archive"))
+
 # How often the books are checked: what is new, and after how many days without a check of all rows somebody is told.
 SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 1)
 SLUICE_RECONCILE_WHOLE_DAYS = env.whole("SLUICE_RECONCILE_WHOLE_DAYS", 30)

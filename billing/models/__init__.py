@@ -1,5 +1,6 @@
 """The tables of credit. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
 
+from billing.models.archive import ArchivedFile, ArchivedMonth
 from billing.models.budgets import Budget, BudgetWindow, SpendBudget
 from billing.models.cards import CostSample, Rate, RateCard, RateCardVersion, prices_of
 from billing.models.ledger import CreditGrant, LedgerAccount, LedgerTransfer, ScheduledGrant, Wallet
@@ -11,6 +12,8 @@ from billing.models.seals import ErasedWords, LedgerSeal, SigningKey, Statement
 from billing.models.usage import Hold, KeyTotal, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 __all__ = [
+    "ArchivedFile",
+    "ArchivedMonth",
     "Budget",
     "BudgetWindow",
     "CheckedSum",

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from billing.models import LedgerSeal, SigningKey, UsageRecord
 from billing.seals import tree
+from billing.seals.archived import ArchiveMissingError, edge
 from billing.seals.keys import public_keys, text_of, told
 from billing.seals.leaves import RECORD, Books
 from billing.seals.sealing import NOTHING, block_of, midnight, signed_text, summed
@@ -76,7 +77,11 @@ def contradictions(*, whole: bool) -> Iterator[tuple[str, str]]:
     for seal in _sealed() if whole else _some():
         yield from ((str(seal.pk), fault) for fault in _of_itself(seal, keys))
         if whole:
-            made = summed(Books(seal.tenant).leaves(midnight(seal.first), midnight(seal.day + _DAY)))
+            try:
+                made = summed(Books(seal.tenant).leaves(midnight(seal.first), midnight(seal.day + _DAY)))
+            except ArchiveMissingError as error:
+                yield str(seal.pk), f"{seal.day} of tenant {seal.tenant}: {error}"
+                continue
             if (made.root, made.size) != (seal.root, seal.size):
                 yield str(seal.pk), f"{seal.day} of tenant {seal.tenant}: its rows are not those that were sealed"
     if not whole:
@@ -122,6 +127,7 @@ def _some() -> list[LedgerSeal]:
 
 
 def _blocks() -> Iterator[tuple[LedgerSeal, int]]:
-    some = [seal for seal in _some() if seal.size]
+    until = edge()  # archived ones are known by their files' checksums, which a check of all rows computes
+    some = [seal for seal in _some() if seal.size and (until is None or midnight(seal.day) >= until)]
     for seal in random.sample(some, min(SAMPLED_BLOCKS, len(some))):
         yield seal, random.randrange(len(seal.blocks))

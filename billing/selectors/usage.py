@@ -13,6 +13,7 @@ from django.db.models.functions import TruncDate, TruncDay, TruncHour, TruncMont
 
 from base.ids import day_of, first_at, moment_of
 from billing.models import Hold, KeyTotal, OutboxEvent, UsageDay, UsageRecord, UsageRollup
+from billing.seals import archived
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +315,11 @@ def used_since(tenant: UUID, moment: datetime) -> tuple[int, int]:
 
 
 def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:
-    """Return the last revision of the tenant's usage record of one request; None while it runs, or if it isn't
-    theirs.
+    """Return the last revision of the tenant's usage record of one request, from the archive where it is there; None
+    while it runs, or if it isn't theirs. Raises ArchiveMissingError.
     """
     found = UsageRecord.objects.filter(day=day_of(request_id), request=request_id, tenant=tenant)
-    return found.order_by("-revision").first()
+    return found.order_by("-revision").first() or archived.record_of(tenant, request_id)
 
 
 def waits_since() -> datetime | None:

@@ -19,6 +19,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.models import RateCardVersion, Rerating
+from billing.seals.archived import is_archived
 from billing.selectors.requests import record_at
 from billing.selectors.reratings import differences
 from billing.services import reratings
@@ -106,7 +107,7 @@ class RefundView(OperatorView):
             )
         check_key(key)
         wanted = asked.validated_data
-        if record_at(pk, None) is None:
+        if record_at(pk, None) is None and not is_archived(pk):
             raise Refusal(404, "not_found", "There is no such request that has ended.")
         try:
             given = refund_request(
