@@ -120,6 +120,10 @@ _OF_CLOSED_DAY = {
         "WHERE a.id IN (NEW.debit_id, NEW.credit_id) AND w.closed_until > NEW.booked_at)"
     ),
 }
+_NOT_DROPPED = {
+    name: f"NOT EXISTS (SELECT 1 FROM billing_archivedmonth m WHERE m.may_drop AND m.ends_at > OLD.{moment})"  # noqa: S608 - constants
+    for name, moment in (("record", "settled_at"), ("transfer", "booked_at"))
+}
 _CLOSED: dict[str, Any] = {"events": ("INSERT",), "function": "billing_refuse_if_closed"}
 
 ERASED = "erased"
@@ -129,11 +133,15 @@ GUARDED: list[TriggerSpec] = [
     TriggerSpec(
         "billing.LedgerTransfer",
         "ledger transfers are append-only",
+        when=(("DELETE", _NOT_DROPPED["transfer"]),),
+        function="billing_refuse_unless_archived",
         erasable=(("actor", f"NEW.actor = '{ERASED}'"), ("reason", f"NEW.reason = '{ERASED}'")),
     ),
     TriggerSpec(
         "billing.UsageRecord",
         "usage records are append-only",
+        when=(("DELETE", _NOT_DROPPED["record"]),),
+        function="billing_refuse_unless_archived",
         erasable=(
             ("model", f"NEW.model LIKE '{ERASED}/%'"),
             ("route", "NEW.route = '{}'"),
@@ -145,6 +153,12 @@ GUARDED: list[TriggerSpec] = [
     ),
     TriggerSpec("billing.UsageRecord", "this day is closed", when=(("INSERT", _OF_CLOSED_DAY["record"]),), **_CLOSED),
     TriggerSpec("billing.LedgerSeal", "seals are append-only"),
+    TriggerSpec(
+        "billing.ArchivedMonth",
+        "archived months are append-only",
+        erasable=(("may_drop", "(TRUE)"), ("dropping_at", "(TRUE)"), ("dropped_at", "(TRUE)")),
+    ),
+    TriggerSpec("billing.ArchivedFile", "archived files are append-only"),
     TriggerSpec(
         "billing.Statement",
         "statements are append-only",
@@ -204,6 +218,20 @@ _FUNCTIONS = (
             RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'restrict_violation';
         END IF;
         RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
+    END $$
+    """,
+    """
+    CREATE OR REPLACE FUNCTION billing_refuse_unless_archived() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF TG_TABLE_NAME = 'billing_usagerecord' THEN
+            PERFORM 1 FROM billing_archivedmonth WHERE may_drop AND ends_at > OLD.settled_at;
+        ELSE
+            PERFORM 1 FROM billing_archivedmonth WHERE may_drop AND ends_at > OLD.booked_at;
+        END IF;
+        IF NOT FOUND THEN
+            RAISE EXCEPTION '%', TG_ARGV[0] USING ERRCODE = 'restrict_violation';
+        END IF;
+        RETURN OLD;
     END $$
     """,
     """

@@ -194,8 +194,12 @@ SLUICE_MOST_KEPT_BYTES = env.whole("SLUICE_MOST_KEPT_BYTES", 1024**3)
 # How old the last backup may be; 0: backups are made by other means.
 SLUICE_BACKUP_HOURS = env.whole("SLUICE_BACKUP_HOURS", 36, least=0)
 
-# How often the books are checked.
-SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 24)
+# Where months go whose usage leaves the tables (manage.py archive)
+SLUICE_ARCHIVE = env.str("SLUICE_ARCHIVE", default=str(SLUICE_HOME / "archive"))
+
+# How often the books are checked: what is new, and after how many days without a check of all rows somebody is told.
+SLUICE_RECONCILE_HOURS = env.whole("SLUICE_RECONCILE_HOURS", 1)
+SLUICE_RECONCILE_WHOLE_DAYS = env.whole("SLUICE_RECONCILE_WHOLE_DAYS", 30)
 
 # How long rows are kept that have ended (operation/jobs/purge.py)
 SLUICE_REFUSAL_DAYS = env.whole("SLUICE_REFUSAL_DAYS", 30)

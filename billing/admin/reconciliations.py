@@ -15,8 +15,8 @@ from billing.models import Reconciliation
 class ReconciliationAdmin(ReadOnlyAdmin):
     """When the books were checked, and what was found."""
 
-    list_display = ["started_at", "finished_at", "found"]
-    fields = ["started_at", "finished_at", "found", "display_findings"]
+    list_display = ["started_at", "finished_at", "is_whole", "found"]
+    fields = ["started_at", "finished_at", "is_whole", "rows", "done", "found", "display_findings"]
     readonly_fields = fields
 
     @admin.display(description="Findings")

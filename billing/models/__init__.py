@@ -1,5 +1,6 @@
 """The tables of credit. Amounts are integer micro-credits (µcr); ids are uuid7 unless said otherwise."""
 
+from billing.models.archive import ArchivedFile, ArchivedMonth
 from billing.models.budgets import Budget, BudgetWindow, SpendBudget
 from billing.models.cards import CostSample, Rate, RateCard, RateCardVersion, prices_of
 from billing.models.ledger import (
@@ -14,19 +15,23 @@ from billing.models.ledger import (
 from billing.models.payments import PaymentClaim, PaymentEvent, Purchase, Voucher, VoucherBatch, VoucherUse
 from billing.models.plans import Plan, PlanMove, PlanVersion, Subscription
 from billing.models.promises import MissedPromise, PromiseDay
-from billing.models.reconciliation import Reconciliation
+from billing.models.reconciliation import CheckedSum, Reconciliation
 from billing.models.reratings import Rerating, ReratingSum
 from billing.models.seals import ErasedWords, LedgerSeal, SigningKey, Statement
-from billing.models.usage import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
+from billing.models.usage import Hold, KeyTotal, OutboxEvent, UsageDay, UsageRecord, UsageRollup
 
 __all__ = [
+    "ArchivedFile",
+    "ArchivedMonth",
     "Budget",
     "BudgetWindow",
+    "CheckedSum",
     "CostSample",
     "CreditGrant",
     "ErasedWords",
     "Hold",
     "Invoice",
+    "KeyTotal",
     "LedgerAccount",
     "LedgerSeal",
     "LedgerTransfer",

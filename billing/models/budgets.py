@@ -95,6 +95,7 @@ class BudgetWindow(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["wallet", "number", "start"], name="budget_window_once"),
         ]
+        indexes = [models.Index(fields=["wallet"], condition=~Q(held=0), name="budget_window_held")]
 
     def __str__(self) -> str:
         return f"{self.number}.{self.start}"

@@ -211,6 +211,20 @@ class UsageRollup(models.Model):
         return f"{self.hour} {self.model}"
 
 
+class KeyTotal(models.Model):
+    """What a key was charged for requests of the hours before `until`: with the sums of the hours since, all of it.
+
+    The row of zeros has until when those of all keys are.
+    """
+
+    api_key = models.UUIDField(primary_key=True)
+    until = models.DateTimeField()
+    charge = models.BigIntegerField(default=0)
+
+    def __str__(self) -> str:
+        return str(self.api_key)
+
+
 class UsageDay(models.Model):
     """The rollups of one UTC day and model, summed over all tenants: what the operator's first page reads."""
 

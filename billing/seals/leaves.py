@@ -12,7 +12,7 @@ import operator
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -21,7 +21,7 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from billing.codes import Code
 from billing.models import ErasedWords, LedgerAccount, LedgerTransfer, RateCardVersion, UsageRecord
 from billing.rating import CLASSES, CardPrices
-from billing.seals import tree
+from billing.seals import archived, tree
 from billing.seals.keys import Salts, text_of
 
 CHUNK = 1_000
@@ -148,6 +148,8 @@ class Books:
         self._salts = Salts()
         accounts = LedgerAccount.objects.filter(wallet__tenant=self.tenant).values_list("pk", "wallet")
         self._wallets: dict[UUID, UUID] = {account: wallet for account, wallet in accounts if wallet is not None}
+        self._mine = {str(wallet) for wallet in self._wallets.values()}
+        self._edge = archived.edge()
         operators = LedgerAccount.objects.filter(wallet=None).values_list("pk", "kind")
         self._names = {pk: str(kind) for pk, kind in operators} | {
             pk: str(wallet) for pk, wallet in self._wallets.items()
@@ -158,11 +160,46 @@ class Books:
     ) -> Iterator[Leaf]:
         """Yield the leaves of the rows booked from `since` to just before `until`, from `place` on.
 
-        A correction's transfers between the operator's own accounts follow its record.
+        A correction's transfers between the operator's own accounts follow its record. Archived rows come from their
+        files. Raises ArchivedMeanwhileError where rows may have gone there while they were read.
         """
+        if self._edge is not None and since < self._edge:
+            for leaf in self._archived(since, until):
+                if place is None or leaf.place >= place:
+                    yield leaf
+            since = self._edge
         for leaf in heapq.merge(*self._sources(since, until), key=operator.attrgetter("place")):
             if place is None or leaf.place >= place:
                 yield leaf
+        if since < until <= datetime.now(UTC) and archived.edge() != self._edge:
+            raise archived.ArchivedMeanwhileError
+
+    def _archived(self, since: datetime, until: datetime) -> Iterator[Leaf]:
+        last: Leaf | None = None
+        for row in archived.rows_between(self.tenant, since, until):
+            last = self.leaf_of(row, last)
+            if last.place[0] >= until:
+                return
+            if last.place[0] >= since:
+                yield last
+
+    def leaf_of(self, row: Mapping[str, Any], before: Leaf | None) -> Leaf:
+        """Return the leaf of a row of a file, which comes `before` behind another."""
+        kind = RECORD if row["type"] == "record" else TRANSFER
+        first, second = _WORDS[kind]
+        said = row.get(first, ""), row.get(second, "")
+        salt = bytes.fromhex(row["salt"]) if "salt" in row else None
+        words = row.get("words", "") if salt is None else commitment(salt, said)
+        names = RECORD_FIELDS if kind == RECORD else TRANSFER_FIELDS
+        fields = tuple(words if name == "words" else row[name] for name in names)
+        booked_at = datetime.fromisoformat(row["booked_at"])
+        if kind == RECORD:
+            place = booked_at, RECORD, UUID(row["id"]).int
+            return Leaf(place, RECORD, fields, said, salt, 0, UUID(row["row"]["card_version"]))
+        moved = row["amount"] * ((row["credit"] in self._mine) - (row["debit"] in self._mine))
+        is_beside = not {row["credit"], row["debit"]} & self._mine and before is not None
+        place = before.place if is_beside and before is not None else (booked_at, TRANSFER, row["id"])
+        return Leaf(place, TRANSFER, fields, said, salt, moved, None)
 
     def _sources(self, since: datetime, until: datetime) -> Iterator[Iterator[Leaf]]:
         yield self._records(since, until)

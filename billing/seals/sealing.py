@@ -19,7 +19,7 @@ from django.db.models import F, Max, Q, QuerySet
 from base import clock
 from base.heartbeat import touch_heartbeat
 from billing.models import LedgerSeal, Wallet
-from billing.seals import tree
+from billing.seals import archived, tree
 from billing.seals.keys import latest, private_key, text_of
 from billing.seals.leaves import Books, Leaf, first_booked
 
@@ -166,7 +166,9 @@ def _end_block(made: Summed, block: list[bytes]) -> None:
 
 
 def block_of(books: Books, seal: LedgerSeal, number: int) -> list[Leaf]:
-    """Return the leaves of one block of a seal, as they are now."""
+    """Return the leaves of one block of a seal, as they are now, or as the archive has them."""
+    if (rows := archived.block_of(seal, number)) is not None:
+        return [books.leaf_of(row, None) for row in rows]
     begins = [_place(one) for one in seal.blocks[number : number + 2]]
     (place, skip), until = begins[0], midnight(seal.day + _DAY)
     if number + 1 < len(seal.blocks):

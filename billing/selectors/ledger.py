@@ -13,6 +13,7 @@ from billing.models import (
     LedgerTransfer,
     Wallet,
 )
+from billing.seals import archived
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,13 @@ class LedgerPage:
 
 
 def ledger_of(wallet: UUID, *, limit: int = 50, before: LedgerCursor | None = None) -> LedgerPage:
-    """Return a page of the wallet's transfers with the running balance, which ends at what the wallet has posted."""
+    """Return a page of the wallet's transfers with the running balance, which ends at what the wallet has posted; those
+    of archived months are in their statements.
+    """
     account = Subquery(LedgerAccount.objects.filter(wallet=wallet).values("pk")[:1])
     older = LedgerTransfer.objects.order_by("-booked_at", "-id")
+    if (until := archived.edge()) is not None:  # by itself: as part of the query it would have all transfers read
+        older = older.filter(booked_at__gte=until)
     if before is not None:
         # Compared inside the database: SQLite's clock writes times with fewer digits than Django does.
         moment = Subquery(LedgerTransfer.objects.filter(pk=before.id).values("booked_at"))

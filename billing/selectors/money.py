@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
-from django.db.models import BigIntegerField, Count, F, Q, Sum
+from django.db.models import BigIntegerField, Count, F, Q, Subquery, Sum
 from django.db.models.functions import Coalesce, Greatest
 
 from base import clock
 from billing import rating
 from billing.codes import Code
-from billing.models import CreditGrant, LedgerTransfer, Subscription, UsageRecord, UsageRollup, prices_of
+from billing.models import CreditGrant, LedgerAccount, LedgerTransfer, Subscription, UsageRecord, UsageRollup, prices_of
 from billing.rating import CLASSES
 
 LOW = 10
@@ -54,8 +54,11 @@ def granted(since: datetime, until: datetime) -> dict[str, Granted]:
 
 
 def expired(since: datetime, until: datetime) -> int:
-    """Return the µcr that expired unused in the period: an index holds all transfers but charges."""
-    rows = LedgerTransfer.objects.filter(code=Code.EXPIRY, booked_at__gte=since, booked_at__lt=until)
+    """Return the µcr that expired unused in the period: an index has what came to the account of breakage by moment."""
+    breakage = LedgerAccount.objects.filter(kind=LedgerAccount.Kind.BREAKAGE, wallet=None).values("pk")[:1]
+    rows = LedgerTransfer.objects.filter(
+        credit=Subquery(breakage), code=Code.EXPIRY, booked_at__gte=since, booked_at__lt=until
+    )
     return rows.aggregate(sum=Sum("amount"))["sum"] or 0
 
 

@@ -13,6 +13,7 @@ from django.db.models.functions import Trunc
 
 from base.ids import day_of, first_at
 from billing.models import Hold, LedgerTransfer, UsageDay, UsageRecord, UsageRollup
+from billing.seals import archived
 
 MOST_READ = 20_000
 """Requests that one page or chart looks at where no index leads to those that are asked for."""
@@ -114,11 +115,14 @@ def requests_by(unit: Unit, wanted: Wanted) -> dict[datetime, int]:
 
 
 def record_at(request_id: UUID, tenant: UUID | None) -> UsageRecord | None:
-    """Return the last revision of a request's usage record: a tenant's, or with None anybody's."""
+    """Return the last revision of a request's usage record: a tenant's, from the archive too, or with None anybody's of
+    the table. Raises ArchiveMissingError.
+    """
     found = UsageRecord.objects.filter(day=day_of(request_id), request=request_id)
     if tenant is not None:
         found = found.filter(tenant=tenant)
-    return found.order_by("-revision").first()
+    record = found.order_by("-revision").first()
+    return archived.record_of(tenant, request_id) if record is None and tenant is not None else record
 
 
 def hold_at(request_id: UUID, tenant: UUID | None) -> Hold | None:

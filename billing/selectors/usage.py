@@ -12,7 +12,8 @@ from django.db.models import Count, F, Q, QuerySet, Sum
 from django.db.models.functions import TruncDate, TruncDay, TruncHour, TruncMonth
 
 from base.ids import day_of, first_at, moment_of
-from billing.models import Hold, OutboxEvent, UsageDay, UsageRecord, UsageRollup
+from billing.models import Hold, KeyTotal, OutboxEvent, UsageDay, UsageRecord, UsageRollup
+from billing.seals import archived
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,13 +230,18 @@ def _midnight(day: date) -> datetime:
 
 
 def charges_of_key(tenant: UUID, api_key: UUID) -> tuple[int, int, int, int]:
-    """Return the µcr that the key was charged in all, today, this week and this month of UTC; one query."""
+    """Return the µcr that the key was charged in all, today, this week and this month of UTC; two queries, which read
+    the sums of some weeks.
+    """
+    total = KeyTotal.objects.filter(pk=api_key).first()
+    until, before = (_midnight(date.min), 0) if total is None else (total.until, total.charge)
     today = _midnight(datetime.now(tz=UTC).date())
     begins = today, today - timedelta(days=today.weekday()), today.replace(day=1)
     sums = {f"since_{n}": Sum("charge", filter=Q(hour__gte=begin)) for n, begin in enumerate(begins)}
-    row = UsageRollup.objects.filter(tenant=tenant, api_key=api_key).aggregate(all=Sum("charge"), **sums)
-    in_all, day, week, month = (int(one or 0) for one in row.values())
-    return in_all, day, week, month
+    rows = UsageRollup.objects.filter(tenant=tenant, api_key=api_key, hour__gte=min(until, *begins))
+    row = rows.aggregate(since=Sum("charge", filter=Q(hour__gte=until)), **sums)
+    since, day, week, month = (int(one or 0) for one in row.values())
+    return before + since, day, week, month
 
 
 def recent_usage(
@@ -309,11 +315,11 @@ def used_since(tenant: UUID, moment: datetime) -> tuple[int, int]:
 
 
 def record_of(request_id: UUID, tenant: UUID) -> UsageRecord | None:
-    """Return the last revision of the tenant's usage record of one request; None while it runs, or if it isn't
-    theirs.
+    """Return the last revision of the tenant's usage record of one request, from the archive where it is there; None
+    while it runs, or if it isn't theirs. Raises ArchiveMissingError.
     """
     found = UsageRecord.objects.filter(day=day_of(request_id), request=request_id, tenant=tenant)
-    return found.order_by("-revision").first()
+    return found.order_by("-revision").first() or archived.record_of(tenant, request_id)
 
 
 def waits_since() -> datetime | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
 from uuid import UUID
 
 import msgspec
 from django.db import transaction
+from django.db.migrations.recorder import MigrationRecorder
 from django.db.models import F, Max, Q, QuerySet
 
 from base import clock
@@ -30,6 +31,9 @@ MOST_OF_ONE = 50
 of them.
 """
 MOST_PERCENT = 100
+BOTH_RUN = timedelta(days=14)
+"""After which no process of the release before runs any more."""
+_MADE = "0017_carry_budgets"
 _CHUNK = 500  # rows that a query names
 _Scope, _Window = SpendBudget.Scope, SpendBudget.Window
 OF_SOME = frozenset({_Scope.END_USER, _Scope.MODELS})
@@ -350,9 +354,16 @@ def take_over() -> int:
     """Have budgets say what processes of the release before did since the last time: limits of keys that they set,
     what they spent of them, and what they closed of new holds. Return in how many keys and wallets there was any.
 
-    Periodic work of the time in which both releases run.
+    Periodic work of the time in which both releases run: the weeks after this one's tables were made.
     """
+    if not _both_may_run():
+        return 0
     return sum(_take_over(*one) for one in islice(_changed(), _CHUNK)) + sum(map(_recount, _miscounted()))
+
+
+def _both_may_run() -> bool:
+    since = clock.now() - BOTH_RUN
+    return MigrationRecorder.Migration.objects.filter(app="billing", name=_MADE, applied__gt=since).exists()
 
 
 def _tell_former(budget: SpendBudget, amount: int | None) -> None:
@@ -414,7 +425,7 @@ def _miscounted() -> set[UUID]:
     """
     kept = Wallet.objects.filter(windows__regex=_SOMETHING_HELD).values_list("pk", "windows")
     counted = {(pk, name): count.held for pk, text in kept for name, count in read_windows(text).items()}
-    away = BudgetWindow.objects.filter(held__gt=0).values_list("wallet", "number", "start", "held")
+    away = BudgetWindow.objects.exclude(held=0).values_list("wallet", "number", "start", "held")
     for wallet, number, start, held in away:
         counted.setdefault((wallet, f"{number}.{start}"), held)
     holding: dict[tuple[UUID, str], int] = defaultdict(int)
@@ -442,7 +453,7 @@ def _recount(wallet: UUID) -> bool:
         count.held = holding[name]
     if is_wrong:
         Wallet.objects.filter(pk=wallet).update(windows=msgspec.json.encode(kept).decode())
-    for row in BudgetWindow.objects.filter(wallet=wallet, held__gt=0):
+    for row in BudgetWindow.objects.filter(wallet=wallet).exclude(held=0):
         if (held := holding[str(row)]) != row.held:
             is_wrong |= str(row) not in kept
             BudgetWindow.objects.filter(pk=row.pk).update(held=held)

@@ -21,6 +21,7 @@ from base.ids import day_of
 from base.units import format_credits
 from billing.codes import Code
 from billing.models import CreditGrant, LedgerTransfer, ScheduledGrant, UsageRecord, Wallet
+from billing.seals import archived
 from billing.services.errors import InsufficientCreditError, KeyReusedError, RefundError
 from billing.services.wallets import account_of, lock
 from billing.writer.apply import apply_now
@@ -312,6 +313,8 @@ def refund_request(*, request: UUID, key: str, actor: str, reason: str, amount: 
     if re.search(r":\d+$", key):
         raise ValueError("key: must not end in a colon and a number, as those of a refund's further transfers do")
     record = _last_record(request)
+    if record is None and archived.is_archived(request):
+        raise ValueError(archived.FINAL.format(month=f"{day_of(request):%Y-%m}"))
     if record is None:
         raise ValueError("request: there is no such usage record; a request that runs is settled first")
     lock(record.wallet)
@@ -321,7 +324,8 @@ def refund_request(*, request: UUID, key: str, actor: str, reason: str, amount: 
             raise KeyReusedError(key)
         return before
     record = _last_record(request)  # as it is under the lock
-    assert record is not None, "records stay"
+    if record is None:  # archived meanwhile
+        raise ValueError(archived.FINAL.format(month=f"{day_of(request):%Y-%m}"))
     wanted = record.charge if amount is None else amount
     if amount is not None and amount <= 0:
         raise ValueError("amount: must be above zero")

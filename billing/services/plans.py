@@ -333,7 +333,7 @@ def _apply_overdraft(wallet: Wallet, version: PlanVersion | None) -> None:
     if version is not None and version.overage != PlanVersion.Overage.BLOCK:
         allowed = version.overdraft_limit
     sums = Wallet.objects.get(pk=wallet.pk)
-    left = CreditGrant.objects.filter(wallet=wallet).aggregate(sum=Sum("remaining"))["sum"] or 0
+    left = CreditGrant.objects.filter(wallet=wallet, remaining__gt=0).aggregate(sum=Sum("remaining"))["sum"] or 0
     limit = max(allowed, sums.held + free_of(sums.pools) - sums.posted, left - sums.posted)
     Wallet.objects.filter(pk=wallet.pk).update(overdraft_limit=limit)
 

@@ -25,6 +25,7 @@ from base.sql import load
 from billing import rating
 from billing.models import Hold, PlanVersion, RateCardVersion, Rerating, UsageRecord, UsageRollup, prices_of
 from billing.rating import CLASSES, CardPrices
+from billing.seals import archived
 from billing.services.errors import RerateError
 from billing.writer.apply import apply_now
 from billing.writer.corrections import still_refunded
@@ -94,6 +95,8 @@ def ask(
     if not terms.follows and terms.until is None:
         terms = replace(terms, until=now - SETTLED)
     terms.check(now)
+    if (until := archived.edge()) is not None and terms.since < until:
+        raise RerateError(f"since: what was before {until:%Y-%m-%d} is archived, and its charges are final")
     if commit and terms.prices is not None:
         raise RerateError("prices: publish them first; a request is charged by a version that everybody can look up")
     if commit and terms.follows:

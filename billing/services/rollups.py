@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from django.db import OperationalError, connection, transaction
-from django.db.models import F
+from django.db.models import Exists, F, OuterRef, Sum
 from django.db.models.functions import Least
 
+from base import clock
 from base.ids import day_of, moment_of
 from base.sql import load
-from billing.models import OutboxEvent
+from billing.models import KeyTotal, OutboxEvent, UsageRecord, UsageRollup
 from billing.services import promises
 from billing.services.costs import cost_changes
 
 TOPIC = "usage"
 MAX_EVENTS = 64
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+_ALL_KEYS = UUID(int=0)
+_YOUNG = timedelta(days=27)  # no total has an hour that isn't older, by anybody's clock
 MAX_ATTEMPTS = 1_000  # the count stops there: the column is a small integer
 
 _NAMED = {
@@ -119,6 +123,7 @@ def _take(events: list[int]) -> list[dict[str, Any]]:
 
 def _add(named: list[tuple[UUID, int]]) -> None:
     """Add these revisions (request, revision), each less the one before it, to the sums of their hours and days."""
+    _add_to_totals(named)
     costs = cost_changes(named)
     rows = [
         (request.hex, str(day_of(request)), hour_of(request), revision, *costs.get((request, revision), (0, 0)))
@@ -131,6 +136,49 @@ def _add(named: list[tuple[UUID, int]]) -> None:
     with connection.cursor() as cursor:
         for statement in STATEMENTS[connection.vendor]:
             cursor.execute(statement, given)
+
+
+def add_up_keys(most: int = 100) -> bool:
+    """Add hours that are over by a month to the totals of at most so many keys; return whether there are more."""
+    until = (clock.now().replace(day=1) - timedelta(days=1)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    whole, _ = KeyTotal.objects.get_or_create(pk=_ALL_KEYS, defaults={"until": BEGINNING})
+    if whole.until >= until:
+        return False
+    done = KeyTotal.objects.filter(api_key=OuterRef("api_key"), until__gte=until)
+    due = UsageRollup.objects.filter(~Exists(done), hour__gte=whole.until, hour__lt=until, api_key__isnull=False)
+    keys = list(due.order_by().values_list("api_key", flat=True).distinct()[:most])
+    for key in filter(None, keys):
+        _add_up(key, until)
+    if len(keys) < most:
+        KeyTotal.objects.filter(pk=_ALL_KEYS).update(until=until)
+    return len(keys) == most
+
+
+@transaction.atomic
+def _add_up(key: UUID, until: datetime) -> None:
+    KeyTotal.objects.get_or_create(pk=key, defaults={"until": BEGINNING})
+    total = KeyTotal.objects.select_for_update().get(pk=key)
+    tenants = UsageRollup.objects.filter(api_key=key, hour__gte=total.until, hour__lt=until)
+    more = tenants.aggregate(sum=Sum("charge"))["sum"] or 0
+    KeyTotal.objects.filter(pk=key).update(charge=total.charge + more, until=until)
+
+
+def _add_to_totals(named: list[tuple[UUID, int]]) -> None:
+    """Add what these revisions changed to the totals of their keys that have their hours already."""
+    since = datetime.now(UTC) - _YOUNG
+    old = [one for one in named if hour_of(one[0]) < since]
+    if not old:
+        return
+    asked = UsageRecord.objects.filter(day__in={day_of(one) for one, _ in old}, request__in={one for one, _ in old})
+    columns = asked.exclude(api_key=None).values_list("request", "revision", "api_key", "charge")
+    charges = {(request, revision): (key, charge) for request, revision, key, charge in columns}
+    locked = KeyTotal.objects.select_for_update().filter(pk__in={key for key, _ in charges.values()})
+    until = {total.pk: total.until for total in locked.order_by("pk")}
+    for request, revision in old:
+        key, charge = charges.get((request, revision), (None, 0))
+        if key in until and hour_of(request) < until[key]:
+            _, before = charges.get((request, revision - 1), (None, 0))
+            KeyTotal.objects.filter(pk=key).update(charge=F("charge") + charge - before)
 
 
 def _stored(moment: datetime) -> str:

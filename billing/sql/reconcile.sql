@@ -1,7 +1,11 @@
--- Each statement returns a row (subject, detail) per contradiction; none when the rows agree. For both databases, but for
--- {pending}: the ids of requests, as text, that events of the outbox name; {kept}: the windows of budgets that wallets keep;
--- {holds} and {records}, which each have a row for each window that they name; {pools}: those that wallets keep; {line}: what
--- stands between the models of one.
+-- Each statement returns a row (subject, detail) per contradiction; none when the rows agree. A check reads all rows, or those that
+-- came since the last good one: {records} and {transfers} are the tables or these parts of them, {grants}, {windows} and {touched}
+-- those that they may bear on, {theirs} the transfers of the touched and {filled} the grants that the transfers fill, {rollups} and
+-- {summed} the sums of their hours and all records of these, {days} and {of_days} the sums of their days, {its} finds a transfer's
+-- record. What the rows before add up to is {base} of billing_checkedsum, and {wallet}, {grant}, {beyond}
+-- and {window} are what these add up to (sums.sql). For both databases, but for {pending}: the ids of requests, as text, that events
+-- of the outbox name; {kept}: the windows of budgets that wallets keep; {holds}, a row for each window that a hold names; {pools}:
+-- those that wallets keep; {line}: what stands between the models of one.
 
 -- name: wallet_without_account
 SELECT w.id, 'it has no ledger account' FROM billing_wallet w
@@ -9,10 +13,10 @@ WHERE NOT EXISTS (SELECT 1 FROM billing_ledgeraccount a WHERE a.wallet_id = w.id
 
 -- name: wallet_posted
 SELECT id, 'posted ' || posted || ', transfers ' || moved FROM (
-    SELECT w.id, w.posted,
-        coalesce((SELECT sum(t.amount) FROM billing_ledgertransfer t WHERE t.credit_id = a.id), 0)
-        - coalesce((SELECT sum(t.amount) FROM billing_ledgertransfer t WHERE t.debit_id = a.id), 0) AS moved
-    FROM billing_wallet w JOIN billing_ledgeraccount a ON a.wallet_id = w.id AND a.kind = 'wallet'
+    SELECT w.id, w.posted, coalesce(b.{base}, 0) + coalesce(s.amount, 0) AS moved
+    FROM billing_wallet w
+    LEFT JOIN billing_checkedsum b ON b.kind = 'wallet' AND b.subject = w.id
+    LEFT JOIN ({wallet}) AS s ON s.subject = w.id
 ) AS sums WHERE posted <> moved
 
 -- name: wallet_held
@@ -27,7 +31,7 @@ WITH kept AS ({kept})
 SELECT wallet, 'window ' || name || ' of a budget: held less open holds ' || sum(held) FROM (
     SELECT wallet, name, held FROM kept
     UNION ALL SELECT b.wallet_id, b.number || '.' || b.start, b.held FROM billing_budgetwindow b
-        WHERE NOT EXISTS (SELECT 1 FROM kept k WHERE k.wallet = b.wallet_id AND k.name = b.number || '.' || b.start)
+        WHERE b.held <> 0 AND NOT EXISTS (SELECT 1 FROM kept k WHERE k.wallet = b.wallet_id AND k.name = b.number || '.' || b.start)
     UNION ALL SELECT h.wallet_id, h.name, -h.amount FROM ({holds}) AS h
 ) AS sums WHERE name <> '' GROUP BY wallet, name HAVING sum(held) <> 0
 
@@ -51,51 +55,43 @@ SELECT wallet, 'pool ' || models || ': held ' || held || ', open holds ' || open
 SELECT id, 'free ' || posted - held || ', of pools ' || kept || ', overdraft limit ' || overdraft_limit FROM (
     SELECT w.id, w.posted, w.held, w.overdraft_limit, (
         SELECT sum(CASE WHEN p.rest > p.held THEN p.rest - p.held ELSE 0 END) FROM ({pools}) AS p WHERE p.wallet = w.id
-    ) AS kept, coalesce((SELECT sum(r.charge - r.held) FROM billing_usagerecord r
-            WHERE r.tenant = w.tenant_id AND r.wallet = w.id AND r.revision = 0 AND r.charge > r.held), 0)
-        + coalesce((SELECT sum(r.charge - e.charge) FROM billing_usagerecord r
-            JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
-            WHERE r.tenant = w.tenant_id AND r.wallet = w.id AND r.charge > e.charge), 0) AS beyond
-    FROM billing_wallet w WHERE w.pools <> ''
+    ) AS kept, coalesce(b.{base}, 0) + coalesce(s.amount, 0) AS beyond
+    FROM billing_wallet w
+    LEFT JOIN billing_checkedsum b ON b.kind = 'beyond' AND b.subject = w.id
+    LEFT JOIN ({beyond}) AS s ON s.subject = w.id
+    WHERE w.pools <> ''
 ) AS sums WHERE posted - held + overdraft_limit - kept + beyond < 0
 
 -- Nothing but a charge above its hold, or a correction upwards, takes a wallet below its limit.
 -- name: wallet_below_limit
 SELECT id, 'posted ' || posted || ', overdraft limit ' || overdraft_limit FROM (
-    SELECT w.id, w.posted, w.overdraft_limit,
-        coalesce((SELECT sum(r.charge - r.held) FROM billing_usagerecord r
-            WHERE r.tenant = w.tenant_id AND r.wallet = w.id AND r.revision = 0 AND r.charge > r.held), 0)
-        + coalesce((SELECT sum(r.charge - e.charge) FROM billing_usagerecord r
-            JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
-            WHERE r.tenant = w.tenant_id AND r.wallet = w.id AND r.charge > e.charge), 0) AS beyond
-    FROM billing_wallet w WHERE w.posted < -w.overdraft_limit
+    SELECT w.id, w.posted, w.overdraft_limit, coalesce(b.{base}, 0) + coalesce(s.amount, 0) AS beyond
+    FROM billing_wallet w
+    LEFT JOIN billing_checkedsum b ON b.kind = 'beyond' AND b.subject = w.id
+    LEFT JOIN ({beyond}) AS s ON s.subject = w.id
+    WHERE w.posted < -w.overdraft_limit
 ) AS sums WHERE posted + overdraft_limit + beyond < 0
 
 -- name: hold_without_wallet
 SELECT h.id, 'its wallet does not exist' FROM billing_hold h
 WHERE NOT EXISTS (SELECT 1 FROM billing_wallet w WHERE w.id = h.wallet_id)
 
--- A transfer that names a grant fills it when the wallet is credited, and draws from it when the wallet is debited.
 -- name: grant_remaining
 SELECT id, 'remaining ' || remaining || ', transfers ' || moved FROM (
-    SELECT g.id, g.remaining, coalesce(sums.moved, 0) AS moved
-    FROM billing_creditgrant g LEFT JOIN (
-        SELECT t.grant_id, sum(CASE WHEN c.kind = 'wallet' THEN t.amount ELSE 0 END)
-            - sum(CASE WHEN d.kind = 'wallet' THEN t.amount ELSE 0 END) AS moved
-        FROM billing_ledgertransfer t
-        JOIN billing_ledgeraccount c ON c.id = t.credit_id JOIN billing_ledgeraccount d ON d.id = t.debit_id
-        WHERE t.grant_id IS NOT NULL GROUP BY t.grant_id
-    ) AS sums ON sums.grant_id = g.id
+    SELECT g.id, g.remaining, coalesce(b.{base}, 0) + coalesce(s.amount, 0) AS moved
+    FROM {grants} AS g
+    LEFT JOIN billing_checkedsum b ON b.kind = 'grant' AND b.subject = g.id
+    LEFT JOIN ({grant}) AS s ON s.subject = g.id
 ) AS rests WHERE remaining <> moved
 
 -- Codes 2, 3, 9, 10 and 12 are charge, true-up, refund, re-rating and missed promise; one in the customer's favour credits the wallet.
 -- name: usage_charge
 SELECT request, 'charge ' || charge || ', transfers ' || moved FROM (
     SELECT r.request, r.charge, coalesce(sums.moved, 0) AS moved
-    FROM billing_usagerecord r
+    FROM {touched} AS r
     LEFT JOIN (
         SELECT t.request, sum(CASE WHEN d.kind = 'wallet' THEN t.amount ELSE -t.amount END) AS moved
-        FROM billing_ledgertransfer t JOIN billing_ledgeraccount d ON d.id = t.debit_id
+        FROM {theirs} AS t JOIN billing_ledgeraccount d ON d.id = t.debit_id
         WHERE t.request IS NOT NULL AND t.code IN (2, 3, 9, 10, 12) GROUP BY t.request
     ) AS sums ON sums.request = r.request
     WHERE NOT EXISTS (
@@ -104,18 +100,18 @@ SELECT request, 'charge ' || charge || ', transfers ' || moved FROM (
 ) AS charges WHERE charge <> moved
 
 -- name: charge_without_usage
-SELECT t.request, 'charged ' || sum(t.amount) || ' without a usage record' FROM billing_ledgertransfer t
-WHERE t.code IN (2, 3, 9, 10, 12) AND NOT EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.request = t.request)
+SELECT t.request, 'charged ' || sum(t.amount) || ' without a usage record' FROM {transfers} AS t
+WHERE t.code IN (2, 3, 9, 10, 12) AND NOT EXISTS (SELECT 1 FROM billing_usagerecord r WHERE {its})
 GROUP BY t.request
 
 -- name: usage_while_held
 SELECT h.id, 'the request is closed and still holds credit' FROM billing_hold h
-WHERE EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.request = h.id)
+WHERE EXISTS (SELECT 1 FROM billing_usagerecord r WHERE r.id = h.id)
 
 -- A revision follows the one before it, and corrects an estimate, refunds more or was made by another re-rating.
 -- name: revision_without_reason
 SELECT r.request, 'revision ' || r.revision || ' corrects no estimate, and neither refunds nor re-rates'
-FROM billing_usagerecord r
+FROM {records} AS r
 WHERE r.revision > 0 AND NOT EXISTS (
     SELECT 1 FROM billing_usagerecord before
     WHERE before.day = r.day AND before.request = r.request AND before.revision = r.revision - 1
@@ -125,7 +121,7 @@ WHERE r.revision > 0 AND NOT EXISTS (
 -- name: refund_without_transfer
 SELECT request, 'refunded ' || refunded || ', of which the refunds'' transfers have ' || moved FROM (
     SELECT r.request, r.refunded, coalesce(sum(t.amount), 0) AS moved
-    FROM billing_usagerecord r LEFT JOIN billing_ledgertransfer t ON t.request = r.request AND t.code IN (9, 12)
+    FROM {records} AS r LEFT JOIN billing_ledgertransfer t ON t.request = r.request AND t.code IN (9, 12)
     WHERE r.refunded <> 0 AND NOT EXISTS (
         SELECT 1 FROM billing_usagerecord later
         WHERE later.day = r.day AND later.request = r.request AND later.revision > r.revision)
@@ -136,18 +132,19 @@ SELECT request, 'refunded ' || refunded || ', of which the refunds'' transfers h
 -- name: missed_promise
 SELECT request, 'credited ' || credited || ', transfers ' || moved FROM (
     SELECT m.request, coalesce(m.credited, 0) AS credited, coalesce(sum(t.amount), 0) AS moved
-    FROM billing_missedpromise m LEFT JOIN billing_ledgertransfer t ON t.request = m.request AND t.code = 12
-    GROUP BY m.request, m.credited
+    FROM {touched} AS r JOIN billing_missedpromise m ON m.request = r.request
+    LEFT JOIN {theirs} AS t ON t.request = m.request AND t.code = 12
+    WHERE r.revision = 0 GROUP BY m.request, m.credited
 ) AS misses WHERE credited <> moved
 
 -- name: miss_not_noted
-SELECT r.request, 'its record says that the promise was missed, and nothing is to be given back' FROM billing_usagerecord r
+SELECT r.request, 'its record says that the promise was missed, and nothing is to be given back' FROM {records} AS r
 WHERE r.revision = 0 AND r.promise ->> 'missed' IS NOT NULL
     AND NOT EXISTS (SELECT 1 FROM billing_missedpromise m WHERE m.request = r.request)
     AND CAST(r.request AS text) NOT IN ({pending})
 
 -- name: promise_without_miss
-SELECT t.request, 'given back ' || sum(t.amount) || ' for a promise that was not missed' FROM billing_ledgertransfer t
+SELECT t.request, 'given back ' || sum(t.amount) || ' for a promise that was not missed' FROM {transfers} AS t
 WHERE t.code = 12 AND NOT EXISTS (SELECT 1 FROM billing_missedpromise m WHERE m.request = t.request)
 GROUP BY t.request
 
@@ -163,21 +160,24 @@ GROUP BY tenant, day, version_id, model HAVING sum(missed) <> 0 OR sum(credited)
 -- What was spent in a window is what was charged for the requests that were held in it, with their corrections, and
 -- what was carried over from the release before.
 -- name: budget_spent
-WITH kept AS ({kept})
+WITH kept AS ({kept}), added AS ({window}), looked AS (
+    SELECT wallet, name FROM kept WHERE name <> '' UNION SELECT subject, name FROM added
+)
 SELECT wallet, 'window ' || name || ' of a budget: spent less records ' || sum(spent) FROM (
     SELECT wallet, name, spent FROM kept
     UNION ALL SELECT b.wallet_id, b.number || '.' || b.start, CASE WHEN EXISTS (
             SELECT 1 FROM kept k WHERE k.wallet = b.wallet_id AND k.name = b.number || '.' || b.start
-        ) THEN 0 ELSE b.spent END - b.carried FROM billing_budgetwindow b
-    UNION ALL SELECT r.wallet, r.name, -r.more FROM ({records}) AS r
+        ) THEN 0 ELSE b.spent END - b.carried FROM {windows} AS b
+    UNION ALL SELECT b.subject, b.name, -b.{base} FROM {checked} AS b WHERE b.kind = 'window'
+    UNION ALL SELECT subject, name, -amount FROM added
 ) AS sums WHERE name <> '' GROUP BY wallet, name HAVING sum(spent) <> 0
 
--- A grant is filled once: by its grant (1), by the adjustment (6) that made it, or by what rolled over (11).
+-- A grant is filled once, by its grant (1), by the adjustment (6) that made it, or by what rolled over (11): at once and in whole.
 -- name: grant_amount
 SELECT id, 'amount ' || amount || ', filled with ' || filled FROM (
     SELECT g.id, g.amount, coalesce(sum(t.amount), 0) AS filled
-    FROM billing_creditgrant g
-    LEFT JOIN (billing_ledgertransfer t
+    FROM {filled} AS g
+    LEFT JOIN ({transfers} AS t
         JOIN billing_ledgeraccount c ON c.id = t.credit_id AND c.kind = 'wallet')
         ON t.grant_id = g.id AND t.code IN (1, 6, 11)
     GROUP BY g.id, g.amount
@@ -194,12 +194,12 @@ SELECT wallet, 'rolled over into it less out of it ' || sum(amount) FROM (
 ) AS sums GROUP BY wallet HAVING sum(amount) <> 0
 
 -- name: usage_of_another_wallet
-SELECT r.request, 'its wallet is of another tenant, or of none' FROM billing_usagerecord r
+SELECT r.request, 'its wallet is of another tenant, or of none' FROM {records} AS r
 WHERE NOT EXISTS (SELECT 1 FROM billing_wallet w WHERE w.id = r.wallet AND w.tenant_id = r.tenant)
 
 -- name: transfer_of_another_wallet
-SELECT t.request, 'its charge was taken from another wallet, or another wallet''s grant' FROM billing_ledgertransfer t
-JOIN billing_usagerecord r ON r.request = t.request AND r.revision = 0
+SELECT t.request, 'its charge was taken from another wallet, or another wallet''s grant' FROM {transfers} AS t
+JOIN billing_usagerecord r ON {its} AND r.revision = 0
 LEFT JOIN billing_ledgeraccount d ON d.id = t.debit_id
 LEFT JOIN billing_ledgeraccount c ON c.id = t.credit_id
 LEFT JOIN billing_creditgrant g ON g.id = t.grant_id
@@ -208,7 +208,7 @@ WHERE t.code IN (2, 3, 9, 10, 12) AND (coalesce(d.wallet_id, c.wallet_id) <> r.w
 -- Sums that pages, exports and the costs API show. Those of which events tell that are still in the outbox are left out.
 -- name: rollup_sums
 WITH unsummed AS (
-    SELECT DISTINCT tenant, project, model, day FROM billing_usagerecord WHERE CAST(request AS text) IN ({pending})
+    SELECT DISTINCT tenant, project, model, day FROM {summed} AS r WHERE CAST(request AS text) IN ({pending})
 )
 SELECT sums.tenant, 'on ' || sums.day || ' of model ' || sums.model || ', rollups less records: ' || sum(requests) || ' requests, '
     || sum(input_tokens) || ', ' || sum(cache_read_tokens) || ', ' || sum(output_tokens) || ' tokens (in, cached, out), '
@@ -216,13 +216,13 @@ SELECT sums.tenant, 'on ' || sums.day || ' of model ' || sums.model || ', rollup
 FROM (
     SELECT tenant, project, api_key, model, date(hour) AS day, requests, input_tokens, cache_read_tokens, output_tokens,
         charge
-    FROM billing_usagerollup
+    FROM {rollups} AS u
     UNION ALL
     SELECT r.tenant, r.project, r.api_key, r.model, r.day, CASE r.revision WHEN 0 THEN -1 ELSE 0 END,
         coalesce(e.input_tokens, 0) - r.input_tokens, coalesce(e.cache_read_tokens, 0) - r.cache_read_tokens,
         coalesce(e.output_tokens + e.reasoning_tokens, 0) - r.output_tokens - r.reasoning_tokens,
         coalesce(e.charge, 0) - r.charge
-    FROM billing_usagerecord r
+    FROM {summed} AS r
     LEFT JOIN billing_usagerecord e ON e.day = r.day AND e.request = r.request AND e.revision = r.revision - 1
 ) AS sums
 LEFT JOIN unsummed u ON u.tenant = sums.tenant AND u.project = sums.project AND u.model = sums.model AND u.day = sums.day
@@ -235,11 +235,19 @@ HAVING sum(requests) <> 0 OR sum(input_tokens) <> 0 OR sum(cache_read_tokens) <>
 SELECT model, 'on ' || day || ', days less rollups: ' || sum(requests) || ' requests, ' || sum(input_tokens) || ', '
     || sum(cache_read_tokens) || ', ' || sum(output_tokens) || ' tokens (in, cached, out), ' || sum(charge) || ' charged'
 FROM (
-    SELECT day, model, requests, input_tokens, cache_read_tokens, output_tokens, charge FROM billing_usageday
+    SELECT day, model, requests, input_tokens, cache_read_tokens, output_tokens, charge FROM {days} AS d
     UNION ALL
     SELECT date(hour), model, -requests, -input_tokens, -cache_read_tokens, -output_tokens, -charge
-    FROM billing_usagerollup
+    FROM {of_days} AS u
 ) AS sums
 GROUP BY day, model
 HAVING sum(requests) <> 0 OR sum(input_tokens) <> 0 OR sum(cache_read_tokens) <> 0 OR sum(output_tokens) <> 0
     OR sum(charge) <> 0
+
+-- Those of all hours before, which only a check of all rows reads.
+-- name: key_total
+SELECT api_key, 'total ' || charge || ', rollups ' || summed FROM (
+    SELECT k.api_key, k.charge, coalesce(sum(u.charge), 0) AS summed
+    FROM {totals} AS k LEFT JOIN billing_usagerollup u ON u.api_key = k.api_key AND u.hour < k.until
+    GROUP BY k.api_key, k.charge
+) AS sums WHERE charge <> summed

@@ -114,8 +114,11 @@ def _drafts(tenant: UUID, statements: Sequence[Statement]) -> Iterator[Month]:
 
 def _first_open(tenant: UUID) -> Month | None:
     """Return the month after the last statement, or that of the first row; None where nothing was booked."""
+    statements = statements_of(tenant, 1)
+    if statements:  # the rows before may be in the archive
+        return _following(Month.of(statements[0]), statements[0].closing, time_zone_of(tenant))
     begun, _ = first_booked(tenant, BEGINNING)
-    return None if begun is None else _first_behind(tenant, statements_of(tenant, 1), begun, time_zone_of(tenant))
+    return None if begun is None else _first_behind(tenant, [], begun, time_zone_of(tenant))
 
 
 def _first_behind(tenant: UUID, statements: Sequence[Statement], begun: datetime, time_zone: str) -> Month:

@@ -20,6 +20,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from billing.models import RateCardVersion, Rerating
+from billing.seals.archived import is_archived
 from billing.selectors.requests import record_at
 from billing.selectors.reratings import differences
 from billing.services import reratings
@@ -121,7 +122,7 @@ class RefundView(OperatorView):
         asked.is_valid(raise_exception=True)
         key = key_of(request)
         wanted = asked.validated_data
-        if record_at(pk, None) is None:
+        if record_at(pk, None) is None and not is_archived(pk):
             raise Refusal(404, "not_found", "There is no such request that has ended.")
         terms = {"amount": wanted["amount_micro"], "actor": str(request.user)[:120], "reason": wanted["reason"]}
         given = done(lambda: refund_request(request=pk, key=key, **terms), amount="amount_micro")

@@ -270,6 +270,7 @@ NOBODYS = frozenset(
         *("billing.SigningKey", "billing.ErasedWords"),
         *("billing.Rerating", "billing.ReratingSum"),
         *("billing.Reconciliation", "billing.OutboxEvent", "billing.UsageDay"),
+        *("billing.CheckedSum", "billing.KeyTotal", "billing.ArchivedMonth", "billing.ArchivedFile"),
         *("routing.ModelAlias", "routing.Node", "routing.Deployment", "routing.Replica"),
         *("routing.RouteRule", "routing.RouteTarget"),
     }

@@ -24,6 +24,7 @@ from django.utils import timezone
 from django.utils.html import format_html_join
 from django.views.decorators.http import require_POST, require_safe
 
+from billing.selectors.reconciliation import last_whole
 from control.operate.base import Desk, back, live_page, operator_page, with_commands
 from control.operate.now import books
 from control.screens.figures import grouped, short_id
@@ -35,13 +36,14 @@ from tenancy.audit.trail import record
 from tenancy.models import OutgoingMail
 from tenancy.services.mail import send_failed_mail
 
-BOOKS, CHECKS = "billing.reconciliation", "operation.checks"
+BOOKS, ALL_BOOKS, CHECKS = "billing.reconciliation", "billing.reconciliation.whole", "operation.checks"
 JOBS = {
     "billing.monthly_grants": ("Monthly credit", "begins the month of each subscription"),
     "billing.recurring_grants": ("Recurring grants", "schedules the next one of each"),
     "billing.expiry": ("Expiry", "books what has expired of grants"),
     "billing.rollups": ("Sums of usage", "adds requests to the sums that pages show"),
-    BOOKS: ("Books", "checks all rows of credit against each other"),
+    "billing.key_totals": ("Keys’ totals", "adds up what each key was charged in months that are over"),
+    BOOKS: ("Books", "checks the rows of credit that are new"),
     "billing.seals": ("Seals", "seals what was booked on each day, and makes statements"),
     "billing.reratings": ("Re-ratings", "rates requests anew by other prices"),
     "billing.promises": ("Promises", "gives back what requests missed of their plan’s promise"),
@@ -61,6 +63,7 @@ JOBS = {
     "operation.asked": ("Run now", "does what this page asks for"),
 }
 """The periodic jobs' names and what they do, in words (docs/jobs.md has more)."""
+ON_DEMAND = {ALL_BOOKS: ("Books, all of them", "checks all rows of credit against each other")}
 FEW = 10  # rows of mail and backups that are shown
 SHOWN = {
     "Serving": (
@@ -77,7 +80,8 @@ SHOWN = {
         *("SLUICE_INVITATION_DAYS", "SLUICE_RECONCILIATION_DAYS", "SLUICE_AUDIT_DAYS"),
     ),
     "Work": (
-        *("SLUICE_RECONCILE_HOURS", "SLUICE_BACKUP_HOURS", "SLUICE_CELERY_CONCURRENCY", "SLUICE_MOST_KEYS"),
+        *("SLUICE_RECONCILE_HOURS", "SLUICE_RECONCILE_WHOLE_DAYS", "SLUICE_BACKUP_HOURS", "SLUICE_CELERY_CONCURRENCY"),
+        "SLUICE_MOST_KEYS",
         *("SLUICE_MOST_FILES", "SLUICE_MAX_FILE_BYTES", "EMAIL_HOST", "EMAIL_PORT", "DEFAULT_FROM_EMAIL"),
         *("SLUICE_SUPPORT_CONTACT", "REDIS_URL", "OTEL_EXPORTER_OTLP_ENDPOINT", "SLUICE_TRACE_SHARE"),
     ),
@@ -115,6 +119,7 @@ def system(request: HttpRequest, desk: Desk) -> HttpResponse:
         context |= {
             "books": last,
             "running": running,
+            "whole": last_whole(),
             "shows_books": True,
             "may_check": desk.may("billing.add_reconciliation"),
             "findings": Table("What the books contradict", columns, findings, "Nothing.") if findings else None,
@@ -128,13 +133,13 @@ def system(request: HttpRequest, desk: Desk) -> HttpResponse:
 @operator_page()
 def run(request: HttpRequest, desk: Desk, task: str) -> HttpResponse:
     """Ask the periodic work for a task now."""
-    if task not in JOBS:
+    if task not in JOBS | ON_DEMAND:
         raise Http404
-    if not desk.may("billing.add_reconciliation" if task == BOOKS else "gateway.change_taskstate"):
+    if not desk.may("billing.add_reconciliation" if task in {BOOKS, ALL_BOOKS} else "gateway.change_taskstate"):
         raise Http404
     ask_for(task)
     record("job.asked", TaskState(name=task))
-    name, _ = JOBS[task]
+    name, _ = (JOBS | ON_DEMAND)[task]
     messages.success(request, f"Asked for: {name}. The periodic work does it within seconds, where it runs.")
     return redirect(back(request, "operate-system"))
 
@@ -160,7 +165,9 @@ def retry_mail(request: HttpRequest, desk: Desk) -> HttpResponse:
 def _jobs(may_run: bool, token: str) -> Table:
     """Return the jobs, those that fail first; one that never ran has no row and is shown all the same."""
     rows = {one.name: one for one in TaskState.objects.all()}
-    names = sorted({*JOBS, *rows}, key=lambda name: (not (name in rows and rows[name].failures), _words(name)))
+    names = sorted(
+        {*JOBS, *rows} - {*ON_DEMAND}, key=lambda name: (not (name in rows and rows[name].failures), _words(name))
+    )
     columns = [
         *(Column("Job", "name"), Column("State", "state"), Column("Last success", "time"), Column("Took", "duration")),
         *(Column("Failures since", "number"), Column("Why", "wraps")),

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import NoReverseMatch, reverse
@@ -16,6 +17,7 @@ from base.units import format_credits
 from billing import promises
 from billing.codes import Code
 from billing.models import Hold, LedgerTransfer, MissedPromise, RateCardVersion, UsageRecord
+from billing.seals.archived import ArchiveMissingError
 from billing.selectors import requests as ran
 from billing.selectors.prices import bill_of
 from billing.selectors.promises import miss_of
@@ -70,7 +72,11 @@ def answer(request: HttpRequest, viewer: Viewer, text: str, context: dict[str, A
         return redirect(viewer.address("request", identifier))
     tenant = None if viewer.tenant is None else viewer.tenant.id
     hold = ran.hold_at(identifier, tenant)
-    record = ran.record_at(identifier, tenant)
+    try:
+        record = ran.record_at(identifier, tenant)
+    except ArchiveMissingError as error:
+        messages.warning(request, error.told)
+        record = None
     line = record or hold or refused.refused_at(identifier, tenant)
     if line is None:
         return _unknown(request, viewer, identifier, context)

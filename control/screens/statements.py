@@ -21,6 +21,7 @@ from django.utils.http import content_disposition_header
 from django.utils.safestring import mark_safe
 
 from billing.models import Wallet
+from billing.seals.archived import ArchiveMissingError, need
 from billing.selectors.usage import usage_by
 from billing.statements import jsonl, months, tables
 from billing.statements.months import Month, NoStatementError
@@ -203,7 +204,9 @@ def list_of(tenant: Tenant, address: Callable[[str], str], file: Callable[[str, 
 
 
 def pieces(tenant: Tenant, month: Month, form: str) -> Generator[bytes]:
-    """Return a statement as one of FORMATS, piece by piece."""
+    """Return a statement as one of FORMATS, piece by piece. Raises ArchiveMissingError."""
+    if form != "html":
+        need(tenant.pk, month.begins_at, month.ends_at - timedelta(microseconds=1))
     match form:
         case "jsonl":
             return jsonl.lines(month, tenant.name, tenant.slug)
@@ -242,11 +245,15 @@ def _page(tenant: Tenant, month: Month) -> Generator[bytes]:
 
 def download(owner: UUID, tenant: Tenant, month: Month, form: str) -> StreamingHttpResponse:
     """Return the answer with a statement as one of FORMATS, made while it is sent to the `owner` of the download; 404
-    for another form.
+    for another form, 503 where its month is archived and a file isn't there.
     """
     if form not in FORMATS:
         raise Http404
-    response = StreamingHttpResponse(sent(owner, pieces(tenant, month, form)), content_type=FORMATS[form][0])
+    try:
+        made = pieces(tenant, month, form)
+    except ArchiveMissingError as error:
+        return StreamingHttpResponse([error.told.encode()], status=503, content_type="text/plain; charset=utf-8")
+    response = StreamingHttpResponse(sent(owner, made), content_type=FORMATS[form][0])
     kind = {"csv": "requests.csv", "ledger": "ledger.csv", "focus": "focus.csv"}.get(form, form)
     name = f"statement-{tenant.slug}-{month.name}.{kind}"
     response.headers["Content-Disposition"] = content_disposition_header(True, name) or ""

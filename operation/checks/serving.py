@@ -17,7 +17,7 @@ from django.conf import settings
 from base import clock
 from base.checks import Check, Finding, Severity, command
 from base.http import open_directly
-from billing.selectors.reconciliation import last_reconciliation
+from billing.selectors.reconciliation import last_reconciliation, last_whole
 from billing.selectors.usage import waits_since
 from fleet.worker_specs import is_worker_running
 from gateway.runtime.observed import LATE, SECRETS, TASKS, seen_gateways, version
@@ -146,6 +146,16 @@ def _books(_: object) -> Iterator[Finding]:
         yield Finding(text, mend)
 
 
+def _old_books(_: object) -> Iterator[Finding]:
+    checked = last_whole()
+    if checked is None or checked.finished_at is None:
+        yield Finding("the next check is of all rows")
+    else:
+        is_old = clock.now() - checked.finished_at > timedelta(days=settings.SLUICE_RECONCILE_WHOLE_DAYS)
+        mend = f"run {command('reconcile', '--whole')} when there is little to do" if is_old else ""
+        yield Finding(f"all rows were checked {checked.finished_at:%Y-%m-%d %H:%M} UTC", mend)
+
+
 _SCHEMA = ("schema",)
 CHECKS: tuple[Check[str], ...] = (
     Check(
@@ -181,5 +191,13 @@ CHECKS: tuple[Check[str], ...] = (
         _books,
         _SCHEMA,
         hits="Balances may be wrong. Requests go on.",
+    ),
+    Check(
+        "old books",
+        "all rows of the books were checked of late",
+        Severity.WARNING,
+        _old_books,
+        _SCHEMA,
+        hits="What was changed in old rows isn't found.",
     ),
 )

@@ -14,6 +14,8 @@ from django.db import router
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from billing.models import PaymentClaim, PaymentEvent, Purchase, Reconciliation
+from billing.reconcile import last_good
+from billing.selectors.reconciliation import last_whole
 from billing.services.purchases import EVENT_DAYS
 from gateway.apis.responses.models import StoredResponse
 from gateway.conversations import Conversation
@@ -70,9 +72,9 @@ def _over(now: datetime) -> list[QuerySet[Any]]:
             ~Exists(Purchase.objects.filter(payment=OuterRef("payment"))),
             created_at__lt=now - timedelta(days=EVENT_DAYS),
         ).order_by("created_at"),
-        Reconciliation.objects.filter(
-            finished_at__lt=now - timedelta(days=settings.SLUICE_RECONCILIATION_DAYS)
-        ).order_by("id"),
+        Reconciliation.objects.filter(finished_at__lt=now - timedelta(days=settings.SLUICE_RECONCILIATION_DAYS))
+        .exclude(pk__in=[one.pk for one in (last_good(), last_whole()) if one is not None])
+        .order_by("id"),
     ]
     if settings.SLUICE_AUDIT_DAYS:
         audited = now - timedelta(days=settings.SLUICE_AUDIT_DAYS)

@@ -43,8 +43,8 @@ def noted(name: str, run: Callable[[], bool]) -> None:
 
 
 def forget_others(names: Collection[str]) -> int:
-    """Delete the notes of tasks that are no more among `names`, and return how many there were."""
-    return TaskState.objects.exclude(name__in=names).delete()[0]
+    """Delete the notes of tasks that are no more among `names` and not asked for; return how many there were."""
+    return TaskState.objects.filter(asked_at=None).exclude(name__in=names).delete()[0]
 
 
 def _note_failure(name: str, error: str) -> None:

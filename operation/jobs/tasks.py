@@ -33,6 +33,8 @@ from tenancy.services.mail import send_due_mail
 logger = logging.getLogger("sluice.jobs")
 
 BOOKS, CHECKS = "billing.reconciliation", "operation.checks"
+ALL_BOOKS = "billing.reconciliation.whole"
+"""Is done when it is asked for, and noted as `BOOKS`."""
 LONGEST_S = 5.0
 """Seconds after which a task leaves the rest to the next one, so that no other waits long for a thread."""
 BACK_OFF_S = 10.0
@@ -83,13 +85,13 @@ def _reconcile() -> bool:
 def _asked() -> bool:
     """Do what pages asked for: the books and the checks whole, though they aren't due; of the rest what is due."""
     if name := take_asked():
-        noted(name, partial(_do_now, name))
+        noted(BOOKS if name == ALL_BOOKS else name, partial(_do_now, name))
     return bool(name)
 
 
 def _do_now(name: str) -> bool:
-    if name == BOOKS:
-        reconcile_if_due(timedelta(0))
+    if name in {BOOKS, ALL_BOOKS}:
+        reconcile_if_due(timedelta(0), whole=name == ALL_BOOKS)
     elif name == CHECKS:
         for result in examine():
             touch_heartbeat()

@@ -14,6 +14,7 @@ from base.ids import request_id_in
 from base.units import MICRO, format_credits
 from billing import promises
 from billing.models import Hold, SpendBudget, UsageRecord
+from billing.seals.archived import ArchiveMissingError
 from billing.seals.leaves import Cards
 from billing.seals.proofs import proof_of
 from billing.selectors.prices import bill_of
@@ -50,7 +51,10 @@ async def usage_of_request(call: Call[None]) -> RequestUsage:
     request, principal = request_id_in(call.named), call.principal
     found = None
     if request is not None:
-        found = await call.in_database(partial(usage_of, principal.tenant, principal.project, request))
+        try:
+            found = await call.in_database(partial(usage_of, principal.tenant, principal.project, request))
+        except ArchiveMissingError as error:
+            raise Refusal(503, "usage_archived", error.told, param="request_id") from error
     if found is None:
         text = f"No request '{call.named[:100]}' of this project is known."
         raise Refusal(404, "usage_not_found", text, param="request_id")

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from billing.models import ArchivedMonth
 from gateway.runtime.observed import Kind, note
 from operation.backup.archive import BackupError
 from operation.backup.service import back_up
@@ -38,6 +40,8 @@ class Command(BaseCommand):
         size = made.path.stat().st_size / 2**20
         of_tenants = f"tenants' files and adapters: {'left out' if options['without_files'] else made.files}"
         self.stdout.write(f"{made.path}: {made.manifest.database}, {of_tenants}, {size:.1f} MiB")
+        if months := ArchivedMonth.objects.count():
+            self.stdout.write(f"not in it: the files of {months} archived months in {settings.SLUICE_ARCHIVE}")
         if made.missing:
             self.stderr.write(
                 f"tenants' files and adapters whose bytes are lost, which are in no backup: {made.missing}"

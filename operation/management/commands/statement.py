@@ -8,6 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from billing.seals.archived import ArchiveMissingError
 from billing.statements.months import NoStatementError, month_of, parsed
 from control.screens.statements import FORMATS, pieces
 from tenancy.models import Tenant
@@ -34,7 +35,10 @@ class Command(BaseCommand):
             month = month_of(tenant.pk, parsed(options["month"]))
         except (NoStatementError, ValueError) as error:
             raise CommandError(str(error)) from error
-        made = pieces(tenant, month, options["format"])
+        try:
+            made = pieces(tenant, month, options["format"])
+        except ArchiveMissingError as error:
+            raise CommandError(str(error)) from error
         if options["output"] is None:
             for piece in made:
                 sys.stdout.buffer.write(piece)

@@ -11,6 +11,7 @@ from django.utils import timezone
 from billing import reconcile
 from billing.models import Reconciliation, Wallet
 from billing.selectors.reconciliation import last_reconciliation
+from billing.services import reconciliation
 from billing.services.reconciliation import LOST_AFTER, MOST_FINDINGS, reconcile_if_due
 
 pytestmark = [pytest.mark.money, pytest.mark.django_db]
@@ -41,7 +42,7 @@ def test_findings_are_kept(wallet):
 
 def test_of_many_findings_the_first_are_kept(wallet, monkeypatch):
     many = [reconcile.Finding("some", str(number), "differs") for number in range(MOST_FINDINGS + 5)]
-    monkeypatch.setattr(reconcile, "check", lambda _: many)
+    monkeypatch.setattr(reconcile, "check", lambda *_, **__: many)
     run = reconcile_if_due(DAY)
     assert (run.found, len(run.findings)) == (MOST_FINDINGS + 5, MOST_FINDINGS)
 
@@ -49,7 +50,7 @@ def test_of_many_findings_the_first_are_kept(wallet, monkeypatch):
 def test_while_one_runs_no_other_begins(monkeypatch):
     meanwhile = []
 
-    def check(_):
+    def check(*_, **options):
         meanwhile.append(reconcile_if_due(NOW))
         return []
 
@@ -86,7 +87,7 @@ def test_one_that_was_killed_is_begun_again(monkeypatch, clock):
 
 
 def test_one_that_fails_is_due_again(monkeypatch):
-    def fail(_):
+    def fail(*_, **options):
         raise RuntimeError("no connection")
 
     with monkeypatch.context() as broken:
@@ -94,3 +95,25 @@ def test_one_that_fails_is_due_again(monkeypatch):
         with pytest.raises(RuntimeError):
             reconcile_if_due(DAY)
     assert reconcile_if_due(DAY) is not None
+
+
+def test_how_far_it_is_stands_in_its_row(give, record, monkeypatch):
+    give(100)
+    record()
+    check, seen = reconcile.check, []
+
+    def watched(*given, told, **options):
+        def tell(rows):
+            told(rows)
+            row = Reconciliation.objects.get()
+            seen.append((row.done, row.rows, row.percent))
+
+        return check(*given, told=tell, **options)
+
+    monkeypatch.setattr(reconciliation, "TOLD_EVERY", NOW)
+    monkeypatch.setattr(reconcile, "check", watched)
+    run = reconcile_if_due(NOW)
+    assert seen == sorted(seen)
+    assert len({done for done, _, _ in seen}) > 3
+    assert {rows for _, rows, _ in seen} == {run.rows}
+    assert seen[-1][0] <= run.done == run.rows

@@ -8,7 +8,8 @@ import pytest
 from django.db import connection
 
 from base.ids import uuid7
-from billing.models import CostSample, OutboxEvent, UsageDay, UsageRollup
+from billing.models import CostSample, KeyTotal, OutboxEvent, UsageDay, UsageRecord, UsageRollup
+from billing.selectors.usage import charges_of_key
 from billing.services import rollups
 from billing.services.costs import cost_of
 
@@ -131,7 +132,8 @@ def test_many_cells_take_as_many_queries_as_one(record, django_assert_num_querie
     keys = [uuid7() if n % 2 else None for n in range(40)]
     for _ in range(2):  # made, then added to
         publish(*[record(at=NOON, model=f"m{n}", api_key=key) for n, key in enumerate(keys)])
-        with django_assert_num_queries(9):  # oldest, begin, take, costs, with a key, without, days, promises, commit
+        # oldest, begin, take, what is old, its keys' totals, costs, with a key, without, days, promises, commit
+        with django_assert_num_queries(11):
             rollups.consume_usage()
     assert UsageRollup.objects.count() == 40
     assert set(UsageRollup.objects.values_list("requests", flat=True)) == {2}
@@ -215,3 +217,35 @@ def test_costs_are_those_of_the_calibration_in_force_when_a_request_began(record
     rollups.consume_usage()
     hour.refresh_from_db()
     assert (hour.cost, hour.costed) == (25, 40), "the difference, at the same calibration"
+
+
+def total_of(key):
+    return KeyTotal.objects.filter(pk=key).values_list("charge", flat=True).first()
+
+
+def test_months_that_are_over_are_added_to_each_keys_total_and_late_corrections_too(record, wallet, clock):
+    keys = [uuid7(), uuid7()]
+    old = record(at=NOON, api_key=keys[0], charge=7)
+    publish(old, record(at=NOON + timedelta(days=40), api_key=keys[0], charge=2))
+    publish(record(at=NOON, api_key=keys[1], charge=5))
+    while rollups.consume_usage():
+        pass
+    clock.set(datetime(2026, 6, 30, 12, tzinfo=UTC))
+    while rollups.add_up_keys():
+        pass
+    assert [total_of(key) for key in keys] == [None, None], "May is the month before"
+    clock.set(datetime(2026, 7, 1, 12, tzinfo=UTC))
+    assert rollups.add_up_keys(1), "there are more"
+    while rollups.add_up_keys(1):
+        pass
+    assert [total_of(key) for key in keys] == [7, 5]
+    assert charges_of_key(wallet.tenant_id, keys[0])[0] == 9
+    record(at=NOON, request=old.request, revision=1, api_key=keys[0], charge=4)
+    publish(revisions=[UsageRecord.objects.get(request=old.request, revision=1)])
+    rollups.consume_usage()
+    assert [total_of(key) for key in keys] == [4, 5]
+    assert charges_of_key(wallet.tenant_id, keys[0])[0] == 6
+    clock.set(datetime(2026, 8, 1, 12, tzinfo=UTC))
+    while rollups.add_up_keys():
+        pass
+    assert charges_of_key(wallet.tenant_id, keys[0])[0] == total_of(keys[0]) == 6

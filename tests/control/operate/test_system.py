@@ -187,5 +187,5 @@ def test_the_page_takes_a_fixed_number_of_queries(operator, acme, django_assert_
         TaskState.objects.create(name=f"task {number}", failures=1)
         OutgoingMail.objects.create(to="a@x.example", subject="s", sealed_text="")
         note(Observation.Kind.BACKUP, f"{number}.tar", {"path": "/b/1.tar", "bytes": 1})
-    with django_assert_max_num_queries(15):
+    with django_assert_max_num_queries(16):
         page(operator, SYSTEM)

@@ -11,6 +11,7 @@ import tempfile
 from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -406,6 +407,22 @@ def usage_not_summed(well):
 def books_unchecked(well):
     long_ago = timezone.now() - timedelta(days=9)
     Reconciliation.objects.create(started_at=long_ago, finished_at=long_ago, is_running=None, found=0)
+    paste((yield))
+
+
+@fault("old books")
+def old_books_unchecked(well):
+    long_ago = timezone.now() - timedelta(days=99)
+    Reconciliation.objects.create(
+        started_at=long_ago,
+        finished_at=long_ago,
+        is_running=None,
+        found=0,
+        is_whole=True,
+        transfer=0,
+        record=UUID(int=0),
+    )
+    Reconciliation.objects.create(finished_at=timezone.now(), is_running=None, found=0)
     paste((yield))
 
 
