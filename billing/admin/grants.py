@@ -46,6 +46,13 @@ class GrantForm(ServiceForm):
         model = CreditGrant
         fields = ["wallet", "amount", "kind", "expires_at", "priority", "restriction", "paid_amount", "currency"]
 
+    def clean_kind(self) -> str:
+        """Refuse what no operator gives."""
+        kind: str = self.cleaned_data["kind"]
+        if kind == CreditGrant.Kind.ROLLOVER:
+            raise ValidationError("credit rolls over by itself: choose another kind")
+        return kind
+
     def clean_amount(self) -> int:
         """Refuse an amount of zero or less."""
         amount: int = self.cleaned_data["amount"]

@@ -65,7 +65,8 @@ class PublishVersionForm(ServiceForm):
     credit_limit = CreditsField(help_text="Credits per period.")
     credit_burst = CreditsField(help_text="Credits at once.")
     monthly_credits = CreditsField(help_text="Credits granted at the start of each month.")
-    overdraft_limit = CreditsField(help_text="Credits below zero, if overage is overdraft.")
+    rollover = CreditsField(required=False, help_text="Credits of a month that last for one more; empty: none.")
+    overdraft_limit = CreditsField(help_text="Credits below zero, unless overage is block.")
     promise_cap = CreditsField(required=False, help_text="Credits that misses give back in a month; empty: any.")
     allowed_models = NamesField(
         models_of_plans, required=False, help_text="None chosen allows all, also those to come."
@@ -97,11 +98,12 @@ class PlanVersionAdmin(ServiceAdmin):
     fields = [
         "plan", "number", "display_requests", "display_rate", "display_tokens", "display_monthly", "concurrency",
         "weight", "priority", "slice_tokens", "resume_s", "multiplier_bp", "flex_bp", "priority_bp", "display_promise",
-        "overage", "display_overdraft", "allowed_models", "adapters", "default_task", "created_at",
+        "overage", "display_overdraft", "display_rollover", "allowed_models", "adapters", "default_task", "created_at",
     ]  # fmt: skip
     readonly_fields = fields
     display_monthly = credits_column("monthly_credits", "Credits a month")
     display_overdraft = credits_column("overdraft_limit", "Overdraft")
+    display_rollover = credits_column("rollover", "Rolls over")
 
     @admin.display(description="Requests")
     def display_requests(self, version: PlanVersion) -> str:

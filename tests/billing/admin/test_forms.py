@@ -124,12 +124,13 @@ def test_publish_version_starts_from_the_last_terms(admin_client, db):
     start = admin_client.get(reverse("admin:billing_plan_publish_new_version", args=[plan.pk]))
     for name in ("one", "two"):
         PublicModel.objects.create(name=name, kinds=["chat"], context_length=10, rate_card="m")
-    data = filled(admin_client, start.url, monthly_credits="250", allowed_models=["one", "two"])
+    data = filled(admin_client, start.url, monthly_credits="250", rollover="1.5", allowed_models=["one", "two"])
     errors, messages = send(admin_client, start.url, data)
     assert not errors, messages
     before, after = PlanVersion.objects.filter(plan=plan).order_by("number")
     assert (after.monthly_credits, after.allowed_models) == (250 * MICRO, ["one", "two"])
-    same = set(plans.TERMS) - {"monthly_credits", "allowed_models"}
+    assert after.rollover == 1_500_000
+    same = set(plans.TERMS) - {"monthly_credits", "allowed_models", "rollover"}
     assert {name: getattr(before, name) for name in same} == {name: getattr(after, name) for name in same}
 
 

@@ -223,6 +223,7 @@ class TestCredit:
         wallet, of, card = make_wallet(credit=50_000), version(), publish()
         request = served(wallet, card, of)
         turn()
+        rollups.consume_usage()  # what the credit itself told: of requests in the outbox nothing is said
         MissedPromise.objects.update(credited=1)
         assert {one.check for one in reconcile.check(connection)} == {"missed_promise", "promise_days"}
         MissedPromise.objects.update(credited=675)
