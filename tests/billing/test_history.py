@@ -18,7 +18,7 @@ from billing.writer.apply import apply_now
 from billing.writer.operations import Reserve, Settle
 from tests.billing.writer.world import make_wallet
 
-pytestmark = [pytest.mark.postgresql, pytest.mark.django_db]
+pytestmark = [pytest.mark.sweep, pytest.mark.postgresql, pytest.mark.django_db]
 
 ROWS = 1_500
 MOST = 120

@@ -190,7 +190,7 @@ def test_each_tab_takes_few_queries_and_no_name_widens_it(acme, root, tab, djang
         keys.create_key(tenant=acme.tenant, project=project, name=LONG[:120], created_by=acme.owner)
         credits.grant(wallet_id=wallet(acme).pk, amount=MICRO, kind=CreditGrant.Kind.PAID, key=f"g{number}")
     used(acme, 1, MICRO)
-    with django_assert_max_num_queries(17):
+    with django_assert_max_num_queries(18):
         answer = root.get(page(tab))
     text = text_of(answer)
     assert answer.status_code == 200
