@@ -328,6 +328,7 @@ def books(run: Run) -> list[tuple[str, bool, str]]:
         ("no wallet below zero or held", not below, f"{len(found['wallets'])} wallets, wrong: {below}"),
         ("reconciliation finds nothing", not more["findings"], f"{more['findings'][:3]}"),
         ("grants ended meanwhile", bool(more["ended"]), f"{more['ended']}"),
+        ("promises were missed and credited", bool(more["missed"]), f"{more['missed']}"),
         ("no budget is passed", not more["passed"], f"{more['passed'][:3]}"),
     ]
     told = ", ".join(f"{len(names)} {kind}" for kind, names in sorted(kinds.items()))
