@@ -125,7 +125,8 @@ _NEW = {
         UNION SELECT subject FROM billing_checkedsum WHERE kind = 'grant' AND amount <> 0
         UNION SELECT grant_id FROM {transfers} AS t WHERE grant_id IS NOT NULL))""",
     "filled": """(SELECT * FROM billing_creditgrant WHERE id IN (
-        SELECT grant_id FROM {transfers} AS t WHERE code IN (1, 6, 11) AND grant_id IS NOT NULL))""",
+        SELECT grant_id FROM {transfers} AS t
+        JOIN billing_ledgeraccount c ON c.id = t.credit_id AND c.kind = 'wallet' WHERE t.code IN (1, 6, 11)))""",
     "windows": """(SELECT w.* FROM looked l JOIN billing_budgetwindow w
         ON w.wallet_id = l.wallet AND w.number = {number_of} AND w.start = {start_of})""",
     "checked": """(SELECT c.* FROM looked l JOIN billing_checkedsum c

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import mmap
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
@@ -44,7 +45,7 @@ OTHERS = (
         "rerating",
         "held",
     ),
-    *("finish", "ttft_ms", "duration_ms", "reserved_at"),
+    *("finish", "ttft_ms", "duration_ms", "promise", "reserved_at"),
 )
 """What a record has besides its leaf."""
 _decode = msgspec.json.Decoder().decode
@@ -55,7 +56,10 @@ class ArchiveMissingError(Exception):
     """A file of the archive isn't where it belongs; the message names it."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(f"{path} is missing: its month is in the archive; put the file back there (SLUICE_ARCHIVE)")
+        super().__init__(
+            f"{path} is missing or can't be read: its month is in the archive; put the file back there (SLUICE_ARCHIVE)"
+            " and let it belong to the user that the service runs as"
+        )
         self.told = f"This is of a month that is archived, and its file {path.parent.name}/{path.name} isn't here now."
 
 
@@ -106,7 +110,7 @@ def need(tenant: UUID, since: datetime, until: datetime) -> None:
     """Raise ArchiveMissingError where a file with the tenant's rows of the time isn't there."""
     for one in _files(tenant).filter(month__ends_at__gt=since, month__month__lte=until.astimezone(UTC).date()):
         path = path_of(one.month.month, tenant)
-        if not path.exists():
+        if not os.access(path, os.R_OK):
             raise ArchiveMissingError(path)
 
 
@@ -164,7 +168,8 @@ def record_of(tenant: UUID, request: UUID) -> UsageRecord | None:
     if not is_archived(request):
         return None
     found: UsageRecord | None = None
-    month = day_of(request).replace(day=1)
+    # From the month before on: it may be of that, since clocks differ.
+    month = (day_of(request).replace(day=1) - timedelta(days=1)).replace(day=1)
     for one in _files(tenant).filter(month__month__gte=month).order_by("month__month"):
         offsets = _found(path_of(one.month.month, tenant, index=True), request)
         for offset in offsets[-1:]:  # revisions are in the order of their booking

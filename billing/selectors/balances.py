@@ -60,7 +60,7 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
     ends = list(grants.only("expires_at", "remaining", "restriction", "rollover", "rollover_until"))
     pools = read_pools(wallet.pools)
     ended = [one for one in ends if one.expires_at is not None and one.expires_at <= wallet.now]
-    coming = ends[len(ended) :]
+    coming = [one for one in ends[len(ended) :] if one.remaining > (one.rollover or 0)]  # the rest rolls over
     first = coming[0].expires_at if coming else None
     expired = 0
     if ended:  # what open holds may still need of it doesn't expire yet
@@ -80,7 +80,7 @@ def balance_of(tenant: UUID, *, name: str = "main") -> Balance | None:
         held=wallet.held,
         overdraft_limit=wallet.overdraft_limit,
         available=free,
-        expiring=sum(max(one.remaining - (one.rollover or 0), 0) for one in coming if one.expires_at == first),
+        expiring=sum(one.remaining - (one.rollover or 0) for one in coming if one.expires_at == first),
         expires_at=first,
         is_frozen=wallet.state == Wallet.State.FROZEN,
         restricted=tuple(

@@ -27,13 +27,25 @@ from base import clock
 from base.heartbeat import touch_heartbeat
 from base.ids import first_at
 from billing import reconcile
-from billing.models import ArchivedFile, ArchivedMonth, LedgerSeal, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
+from billing.models import (
+    ArchivedFile,
+    ArchivedMonth,
+    LedgerSeal,
+    LedgerTransfer,
+    MissedPromise,
+    OutboxEvent,
+    Reconciliation,
+    Rerating,
+    UsageRecord,
+    Wallet,
+)
 from billing.seals import archived, tree
 from billing.seals.leaves import RECORD, Books, Leaf
 from billing.seals.proofs import seal_told
 from billing.seals.sealing import midnight
 from billing.services.errors import CreditError
 from billing.services.reconciliation import books_kept
+from billing.services.reratings import CORRECTABLE
 from billing.services.wallets import lock
 
 REQUESTS = 500
@@ -149,6 +161,14 @@ def _check_sealed(month: date, ends_at: datetime) -> None:
 
 
 def _check_books(month: ArchivedMonth) -> None:
+    if clock.now() < (until := month.ends_at + CORRECTABLE):
+        raise ArchiveError(f"month: estimates of it may be corrected until {until:%Y-%m-%d %H:%M} UTC")
+    if Rerating.objects.filter(ended_at=None, since__lt=month.ends_at).exists():
+        raise ArchiveError("month: a what-if or re-rating of its requests goes on: let it end, or stop it")
+    latest = Reconciliation.objects.filter(finished_at__isnull=False).order_by("-id")
+    newest = [run.found for run in (latest.first(), latest.filter(is_whole=True).first()) if run is not None]
+    if any(newest):
+        raise ArchiveError("month: the last check of the books found faults: mend them, and check again")
     reach = reconcile.last_reach()
     is_covered = (
         reach is not None
@@ -157,6 +177,8 @@ def _check_books(month: ArchivedMonth) -> None:
     )
     if OutboxEvent.objects.filter(created_at__lt=month.ends_at).exists():
         raise ArchiveError("month: usage of it isn't in the sums yet: `manage.py jobs --once` adds it")
+    if MissedPromise.objects.filter(decided_at=None, day__lt=month.ends_at.date()).exists():
+        raise ArchiveError("month: promises missed in it aren't credited yet: `manage.py jobs --once` credits them")
     if not is_covered:
         raise ArchiveError("month: its books were not found right yet: `manage.py reconcile` must find nothing first")
 
@@ -265,7 +287,8 @@ def _drop_some(month: ArchivedMonth, tenant: UUID) -> int:
     for wallet in Wallet.objects.filter(tenant=tenant).order_by("pk").values_list("pk", flat=True):
         lock(wallet)  # under which corrections are booked
     later = UsageRecord.objects.filter(day=OuterRef("day"), request=OuterRef("request"), settled_at__gte=month.ends_at)
-    rows = UsageRecord.objects.filter(~Exists(later), tenant=tenant, settled_at__lt=month.ends_at, revision=0)
+    mine = UsageRecord.objects.filter(tenant=tenant, settled_at__lt=month.ends_at, day__lt=month.ends_at.date())
+    rows = mine.filter(~Exists(later), revision=0)
     chosen = list(rows.order_by("settled_at").values_list("day", "request")[:REQUESTS])
     if not chosen:
         return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -34,6 +34,8 @@ MOST_MODELS = 100
 
 LATER = "later:"
 """What the source of a grant begins with that an operator gave before it began."""
+
+_FURTHEST = timedelta(days=36_525)
 
 credit_changed = Signal()
 """Sent within the transaction of a change: `transfer` is the one with its key, and `amount` the µcr that came in (below
@@ -85,7 +87,12 @@ def grant(
         if any(getattr(made, name) != value for name, value in terms.items()):
             raise KeyReusedError(key)
         return made
+    if any(
+        one.objects.filter(wallet=wallet_id, source=_later(wallet_id, key)) for one in (ScheduledGrant, CreditGrant)
+    ):
+        raise KeyReusedError(key)
     _check_terms(amount, paid_amount, currency, paid_reference)
+    check_ahead(expires_at=expires_at)
     op = Grant(
         wallet=wallet_id,
         amount=amount,
@@ -106,6 +113,14 @@ def grant(
     apply_now([op])
     _announce(key, amount)
     return CreditGrant.objects.get(pk=op.id)
+
+
+def check_ahead(**moments: datetime | None) -> None:
+    """Raise ValueError, which names the field, for a moment more than a hundred years ahead."""
+    latest = clock.now() + _FURTHEST
+    for name, moment in moments.items():
+        if moment is not None and moment > latest:
+            raise ValueError(f"{name}: must be within a hundred years")
 
 
 def restriction_to(models: Iterable[str]) -> str:
@@ -162,7 +177,7 @@ def grant_later(
     Raises ValueError that names the field for terms that can't be, KeyReusedError when `key` made a grant of other
     terms.
     """
-    wallet, source = lock(wallet_id), f"{LATER}{wallet_id.hex}:{key}"
+    wallet, source = lock(wallet_id), _later(wallet_id, key)
     terms = {
         "amount": amount,
         "kind": str(kind),
@@ -176,10 +191,14 @@ def grant_later(
     coming = ScheduledGrant.objects.filter(wallet=wallet, source=source).first()
     before = coming or CreditGrant.objects.filter(wallet=wallet, source=source).first()
     if before is not None:
-        if any(getattr(before, name) != value for name, value in terms.items()):
+        begins = before.begins_at if isinstance(before, ScheduledGrant) else before.effective_at
+        if begins != begins_at or any(getattr(before, name) != value for name, value in terms.items()):
             raise KeyReusedError(key)
         return before.pk
+    if _transfer_of(key) is not None:
+        raise KeyReusedError(key)
     _check_terms(amount, paid_amount, currency, paid_reference)
+    check_ahead(begins_at=begins_at, expires_at=expires_at)
     if amount > MAX_POSTED:
         raise ValueError(f"amount: a wallet holds at most {format_credits(MAX_POSTED, separator=',')} credits")
     if begins_at <= clock.now():
@@ -194,6 +213,11 @@ def grant_later(
     )
     apply_now([ExpireGrants(wallet_id)])
     return made.pk
+
+
+def _later(wallet: UUID, key: str) -> str:
+    """Return the source of a grant that `key` gives later."""
+    return f"{LATER}{wallet.hex}:{key}"
 
 
 @transaction.atomic

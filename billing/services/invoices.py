@@ -9,7 +9,7 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max, Sum
+from django.db.models import Max, Q, Sum
 
 from base import clock
 from billing.models import CreditGrant, Invoice, LedgerTransfer, Wallet
@@ -22,9 +22,10 @@ _TRIES = 5
 @transaction.atomic
 def issue(wallet: Wallet, ends_at: datetime) -> Invoice | None:
     """Make the locked wallet's invoice of the month that ended at `ends_at`: for what it was overdrawn by then, less
-    what its open invoices ask for. None where that is nothing, or the month has its invoice.
+    what the invoices that were open then ask for. None where that is nothing, or the month has its invoice.
     """
-    asked = wallet.invoices.filter(state=Invoice.State.OPEN).aggregate(sum=Sum("amount"))["sum"] or 0
+    were_open = Q(state=Invoice.State.OPEN) | Q(state=Invoice.State.PAID, closed_at__gte=ends_at)
+    asked = wallet.invoices.filter(were_open, ends_at__lt=ends_at).aggregate(sum=Sum("amount"))["sum"] or 0
     amount = _overdrawn_at(wallet, ends_at) - asked
     if amount <= 0 or wallet.invoices.filter(ends_at=ends_at).exists():
         return None
@@ -46,6 +47,8 @@ def pay(invoice_id: UUID, *, reference: str, paid_amount: int, currency: str, ac
     """
     one = _locked(invoice_id)
     if one.grant is not None and one.grant.paid_reference == reference:
+        if (one.grant.paid_amount, one.grant.currency) != (paid_amount, currency):
+            raise ValueError("paid_amount: this payment was noted with another sum; refund its grant to correct that")
         return one
     if one.state != Invoice.State.OPEN:
         raise ValueError(f"invoice: it is {one.get_state_display().lower()} already")

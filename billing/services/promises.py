@@ -95,7 +95,9 @@ def _credit_some(wallet: UUID) -> int:
     due = MissedPromise.objects.filter(wallet=wallet, decided_at=None).select_related("version")
     misses = list(due.order_by("request")[:CHUNK])
     revisions = UsageRecord.objects.filter(day__in={one.day for one in misses}, request__in=[one.pk for one in misses])
-    records = {one.request: one for one in revisions.order_by("revision")}  # the last one of each
+    found = list(revisions.order_by("revision"))
+    records = {one.request: one for one in found}  # the last one of each
+    measured = {one.request: one.promise for one in found if not one.revision}
     given: dict[date, int] = {}
     now = clock.now()
     refunds, credited = [], Counter[Days]()
@@ -109,7 +111,7 @@ def _credit_some(wallet: UUID) -> int:
         one.decided_at = now
         given[month] += one.credited
         if one.credited:
-            reason = f"Promise missed: {promises.in_words(promises.read(record.promise))}"
+            reason = f"Promise missed: {promises.in_words(promises.read(measured[one.request]))}"
             refunds.append(_refund(one, reason[:200]))
             credited[_days_of(one)] += one.credited
     answers = apply_now(refunds) if refunds else []

@@ -12,12 +12,13 @@ from uuid import UUID
 from django.db import transaction
 
 from base import clock
+from base.units import format_credits
 from billing.models import CreditGrant, RecurringGrant, ScheduledGrant, Wallet
 from billing.periods import Period, minute_of, moment_of_minute, window_of, zone
 from billing.services import credits
 from billing.services.errors import KeyReusedError
 from billing.services.wallets import lock
-from billing.writer.grants import GIFTS
+from billing.writer.grants import GIFTS, MAX_POSTED
 
 MOST_OF_A_WALLET = 20
 MOST_WINDOWS = 12
@@ -50,14 +51,19 @@ def make(
 
     It ends before `until`, or after `count` grants. Each lasts for so many `windows`, and up to `rollover` of what is
     left of it for one more. Raises ValueError that names the field for terms that can't be, KeyReusedError when `key`
-    made one of another amount or window.
+    made one of other terms.
     """
     wallet, now = lock(wallet_id), clock.now()
     if (before := RecurringGrant.objects.filter(wallet=wallet, key=key).first()) is not None:
-        if (before.amount, before.window, before.kind) != (amount, window, kind):
+        ends = _after(before, before.anchor, count) if count is not None else until
+        begins = before.anchor if begins_at is None else moment_of_minute(minute_of(begins_at))
+        asked = (amount, window, kind, priority, windows, rollover, time_zone, begins, ends)
+        names = ("amount", "window", "kind", "priority", "windows", "rollover", "time_zone", "anchor", "until")
+        if tuple(getattr(before, name) for name in names) != asked:
             raise KeyReusedError(key)
         return before
     _check(amount=amount, kind=kind, reason=reason, windows=windows, rollover=rollover, count=count, until=until)
+    credits.check_ahead(begins_at=begins_at, until=until)
     zone(time_zone)
     if begins_at is not None and begins_at < now:
         raise ValueError("begins_at: must not be in the past")
@@ -180,8 +186,9 @@ def _check(
     count: int | None,
     until: datetime | None,
 ) -> None:
-    if amount <= 0:
-        raise ValueError("amount: must be above zero")
+    if not 0 < amount <= MAX_POSTED:
+        most = format_credits(MAX_POSTED, separator=",")
+        raise ValueError(f"amount: must be above zero, and a wallet holds at most {most} credits")
     if kind not in GIFTS:
         raise ValueError("kind: what recurs is promotional or goodwill; a plan gives its own credit")
     if not reason.strip():

@@ -61,21 +61,23 @@ Open = tuple[datetime, int, str, UUID]
 
 
 def roll(wallet: WalletRow, view: View, changes: Changes) -> int:
-    """Give the wallet its scheduled grants that begin by now, roll over or move to breakage what no open hold can need
-    of its ended ones, and return the µcr that went to breakage.
+    """Give the wallet its scheduled grants that begin by now, as far as it may hold so much, roll over or move to
+    breakage what no open hold can need of its ended ones, and return the µcr that went to breakage.
     """
     if wallet.id not in view.open_holds:
         return 0
     waiting = view.scheduled.get(wallet.id, [])
     while waiting and waiting[0].begins_at <= view.now:
         one = waiting.pop(0)
+        changes.begun.append(one.id)
+        if (amount := min(one.amount, MAX_POSTED - wallet.posted)) <= 0:
+            continue
         row = GrantRow(
-            *(one.id, one.wallet, one.amount, one.begins_at, one.expires_at, one.amount, False, one.priority, one.kind),
+            *(one.id, one.wallet, amount, one.begins_at, one.expires_at, amount, False, one.priority, one.kind),
             *(one.models, one.rollover, one.rollover_until),
         )
         made = NewGrant(row, one.source, one.paid_amount, one.currency, one.paid_reference)
         _give(made, _filling(row, one.source, one.actor, one.reason), wallet, view, changes)
-        changes.begun.append(one.id)
     count_pools(wallet, view, changes)
     ended = _ended(wallet, view)
     kept = kept_for_holds(_as_ended(ended), _holds(wallet, view), _rests(wallet))

@@ -52,7 +52,8 @@ class NewGrantSerializer(KnownFields):
 
     def validate_models(self, names: list[str]) -> list[str]:
         """Refuse names of no model."""
-        known = set(PublicModel.objects.filter(name__in=names).values_list("name", flat=True))
+        theirs = Q(tenant=None) | Q(tenant=self.context["tenant"])
+        known = set(PublicModel.objects.filter(theirs, is_active=True, name__in=names).values_list("name", flat=True))
         if unknown := sorted(set(names) - known):
             raise serializers.ValidationError(f"There is no model {unknown[0]!r}.")
         return names
@@ -109,7 +110,7 @@ class OperatorGrantsView(OperatorView):
     def post(self, request: Request, slug: str) -> Response:
         """Give a tenant credit, at once or from `begins_at` on."""
         tenant, key = tenant_of(slug), key_of(request)
-        asked = NewGrantSerializer(data=request.data)
+        asked = NewGrantSerializer(data=request.data, context={"tenant": tenant})
         asked.is_valid(raise_exception=True)
         wanted = dict(asked.validated_data)
         terms = wanted | {

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+import msgspec
 from allauth.account.models import EmailAddress, EmailConfirmation
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
@@ -30,8 +31,10 @@ from billing.models import (
     Hold,
     Invoice,
     LedgerTransfer,
+    MissedPromise,
     OutboxEvent,
     PlanMove,
+    PromiseDay,
     Purchase,
     Reconciliation,
     RecurringGrant,
@@ -47,9 +50,11 @@ from billing.models import (
     Wallet,
 )
 from billing.seals.leaves import keep_words
-from billing.services import credits, plans, recurring
+from billing.services import credits, invoices, plans, recurring
 from billing.services.rollups import consume_usage
+from billing.services.wallets import lock
 from billing.triggers import ERASED
+from billing.writer.view import read_pools
 from control.belongings.kinds import CHUNK, CONTENT, chats_of, every, in_chunks, transfers_beside, transfers_of
 from control.belongings.traces import Words, erase_from_books, erase_from_texts, words_of
 from fleet import adapter_files
@@ -99,15 +104,26 @@ def tenants_end(tenant: Tenant) -> Doomed:
     counts = [(kind.name.replace("_", " "), kind.rows(tenant).count()) for kind in CONTENT]
     files = every(StoredFile).filter(tenant=tenant).count()
     keys = sum(every(model).filter(tenant=tenant).count() for model in (APIKey, AdminAPIKey))
-    counts += [("files", files), ("keys", keys), ("adapters", Adapter.objects.filter(model__tenant=tenant).count())]
+    counts += [
+        ("files", files),
+        ("keys", keys),
+        ("open invoices", _open_invoices(tenant)),
+        ("adapters", Adapter.objects.filter(model__tenant=tenant).count()),
+    ]
     people = [user.email for user in only_members_of(tenant)]
     goes = [f"{count} {name}" for name, count in counts if count]
     goes += [f"the account of {email}, who is in no other tenant" for email in people]
     subscription = Subscription.objects.filter(tenant=tenant, state="active").select_related("version__plan").first()
     paid = CreditGrant.objects.filter(wallet__tenant=tenant, kind=CreditGrant.Kind.PAID).aggregate(sum=Sum("remaining"))
     against = [f"it is subscribed to {subscription.version.plan.slug}"] if subscription else []
-    against += [f"{format_credits(paid['sum'])} of the credits that it paid for are left"] if paid["sum"] else []
+    coming = ScheduledGrant.objects.filter(wallet__tenant=tenant, kind=CreditGrant.Kind.PAID)
+    left = (paid["sum"] or 0) + (coming.aggregate(sum=Sum("amount"))["sum"] or 0)
+    against += [f"{format_credits(left)} of the credits that it paid for are left or to come"] if left else []
     return Doomed(goes, " and ".join(against))
+
+
+def _open_invoices(tenant: Tenant) -> int:
+    return Invoice.objects.filter(wallet__tenant=tenant, state=Invoice.State.OPEN).count()
 
 
 def persons_end(email: str) -> Doomed:
@@ -162,8 +178,11 @@ def end_tenant(tenant: Tenant) -> None:
         plans.end(tenant.pk, at_once=True)
     for one in RecurringGrant.objects.filter(wallet__tenant=tenant).exclude(state=RecurringGrant.State.ENDED):
         recurring.set_state(one.pk, RecurringGrant.State.ENDED)
-    for coming in ScheduledGrant.objects.filter(wallet__tenant=tenant):
-        credits.cancel(coming.pk)
+    with transaction.atomic():
+        for wallet in Wallet.objects.filter(tenant=tenant).values_list("pk", flat=True):
+            credits.withdraw(lock(wallet), ScheduledGrant.objects.filter(wallet=wallet))
+    for asked in Invoice.objects.filter(wallet__tenant=tenant, state=Invoice.State.OPEN):
+        invoices.void(asked.pk, reason="The tenant was erased.")
     begun = every(Batch).filter(tenant=tenant, status__in=(Batch.Status.VALIDATING, Batch.Status.IN_PROGRESS))
     begun.update(status=Batch.Status.CANCELLING, cancelling_at=clock.now())
 
@@ -379,8 +398,29 @@ def _models(tenant: Tenant) -> int:
             _rename_in_reratings(model.name, name)
             UsageRollup.objects.filter(model=model.name).update(model=name)
             UsageDay.objects.filter(model=model.name).update(model=name)
+            MissedPromise.objects.filter(model=model.name).update(model=name)
+            PromiseDay.objects.filter(model=model.name).update(model=name)
+            _rename_in_credit(tenant, model.name, name)
             count += PublicModel.objects.filter(pk=model.pk).update(name=name, description="", is_active=False)
     return count
+
+
+def _rename_in_credit(tenant: Tenant, before: str, name: str) -> None:
+    """Give a model another name in what the tenant's credit is restricted to."""
+
+    def renamed(models: str) -> str:
+        return "\n".join(sorted(name if one == before else one for one in models.split("\n")))
+
+    for pk in Wallet.objects.filter(tenant=tenant).values_list("pk", flat=True):
+        lock(pk)
+        for kind in (CreditGrant, ScheduledGrant):
+            for grant, models in kind.objects.filter(wallet=pk, restriction__contains=before).values_list(
+                "pk", "restriction"
+            ):
+                kind.objects.filter(pk=grant).update(restriction=renamed(models))
+        if pools := read_pools(Wallet.objects.values_list("pools", flat=True).get(pk=pk)):
+            kept = msgspec.json.encode({renamed(models): pool for models, pool in pools.items()}).decode()
+            Wallet.objects.filter(pk=pk).update(pools=kept, version=F("version") + 1)
 
 
 def _rename_in_statements(tenant: Tenant, before: str, name: str) -> None:

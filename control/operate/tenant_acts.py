@@ -185,7 +185,7 @@ def erase(request: HttpRequest, desk: Desk, slug: str) -> HttpResponseBase:
         tenant.name,
         follows=[
             "This can’t be undone. Nothing new begins from now on; what runs ends and is charged first.",
-            "Backups keep what they hold until they are deleted.",
+            "Backups, and the files of archived months, keep what they hold until they are deleted.",
             "With very much usage this takes minutes; begin again what was cut off (or “manage.py tenants erase”).",
         ],
         lists=[

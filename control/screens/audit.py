@@ -43,6 +43,8 @@ NOUNS = {
     "subscription": "subscription",
     "wallet": "wallet",
     "purchase": "purchase",
+    "recurring_grant": "recurring grant",
+    "invoice": "invoice",
     "vouchers": "vouchers",
     "voucher": "voucher",
     "plan": "plan",
@@ -86,6 +88,8 @@ _OWN = {  # what isn't told by one of the three verbs, in words that go before t
     "admin_key.revoked": "revoked the admin key",
     "credit.granted": "granted credit",
     "credit.adjusted": "adjusted credit",
+    "credit.scheduled": "granted credit from later on",
+    "credit.cancelled": "cancelled a grant to come",
     "credit.voided": "voided a grant",
     "credit.refunded": "refunded a grant",
     "request.refunded": "refunded a request",
@@ -104,7 +108,18 @@ KINDS = {
     "keys": ("Keys", ("key", "admin_key")),
     "credit": (
         "Credit and subscriptions",
-        ("credit", "wallet", "subscription", "purchase", "vouchers", "voucher", "request", "budget"),
+        (
+            "credit",
+            "wallet",
+            "subscription",
+            "purchase",
+            "vouchers",
+            "voucher",
+            "request",
+            "budget",
+            "recurring_grant",
+            "invoice",
+        ),
     ),
     "terms": ("Plans and prices", ("plan", "plan_version", "plan_move", "rate_card", "prices", "rerating")),
     "models": (
@@ -126,6 +141,8 @@ _IN_CREDITS = frozenset(
         "overdraft_limit",
         "credits_micro",
         "voided_micro",
+        "amount",
+        "rollover",
         "limit_micro",
     }
     | {"request_fee", "day_limit", "month_limit", "total_limit"}

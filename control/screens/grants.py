@@ -37,9 +37,10 @@ _TERMS = (
 
 def give_later(tenant: Tenant, **terms: Any) -> UUID:
     """Have the tenant get a grant later (`billing.services.credits.grant_later`), and note it in the trail."""
+    last = ScheduledGrant.objects.order_by("-pk").values_list("pk", flat=True).first()
     made = credits.grant_later(**terms)
     one = ScheduledGrant.objects.filter(pk=made).first()
-    if one is not None:  # it hasn't begun, as it may have where this is said twice
+    if one is not None and (last is None or made > last):  # else it was said before
         record("credit.scheduled", one, tenant=tenant.pk, after={name: getattr(one, name) for name in _TERMS})
     return made
 
@@ -73,7 +74,7 @@ def recurring_table(wallet: UUID, actions: Callable[[RecurringGrant], Sequence[B
             one.next_at if is_active else None,
         ]
         rows.append(Row([*values, *([actions(one)] if actions else [])], is_over=not is_active))
-    return Table("Recurring grants", columns, rows, "None is given again and again.", id="recurring")
+    return Table("Recurring grants", columns, rows, "There is no recurring grant.", id="recurring")
 
 
 def often(one: RecurringGrant) -> str:

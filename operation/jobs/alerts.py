@@ -83,12 +83,13 @@ def _credit() -> Iterator[Trouble]:
         is_out = rest <= 0
         left, given = (format_credits(max(micro, 0), separator=",") for micro in (rest, granted))
         words = f"{left} credits are left of {given}."
+        of, others = (" for every model", " of models without credit of their own") if free_of(pools) else ("", "")
         yield Trouble(
             key=f"credit:{tenant}",
             kind="credit.low",
             severity=Severity.CRITICAL if is_out else Severity.WARNING,
-            title="Credit is used up" if is_out else "Credit is low",
-            text=f"{words} Requests are refused." if is_out else words,
+            title=f"Credit{of} is used up" if is_out else f"Credit{of} is low",
+            text=f"{words} Requests{others} are refused." if is_out else words,
             remedy="Ask your operator for credit, or spend less: the usage page shows on what.",
             path=f"{reverse('console-usage')}?tenant={slug}",
             tenant=tenant,
@@ -121,15 +122,16 @@ def _budgets() -> Iterator[Trouble]:
 
 def _invoices() -> Iterator[Trouble]:
     """Yield the open invoices, for their tenant and for the operators, until they are paid or void."""
-    found = Invoice.objects.filter(state=Invoice.State.OPEN).select_related("wallet__tenant").order_by("number")
+    found = Invoice.objects.filter(state=Invoice.State.OPEN).select_related("wallet__tenant").order_by("-number")
     for one in found[:MOST_INVOICES]:
         tenant = one.wallet.tenant
-        until = f"overdrawn by until {one.ends_at:%Y-%m-%d %H:%M} UTC"
+        asked = format_credits(one.amount, separator=",")
+        overdrawn = f"what was overdrawn at {one.ends_at:%Y-%m-%d %H:%M} UTC, less what earlier open invoices ask for"
         words: dict[str, Any] = {
             "kind": "invoice.open",
             "severity": Severity.WARNING,
             "title": f"{one} is open",
-            "text": f"It asks for the {format_credits(one.amount, separator=',')} credits that the wallet was {until}.",
+            "text": f"It asks for {asked} credits: {overdrawn}.",
         }
         path = f"{reverse('console-billing')}?tenant={tenant.slug}#invoices"
         remedy = "Pay it as your operator says."

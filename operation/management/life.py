@@ -100,7 +100,9 @@ def _tenant(name: str) -> Tenant:
 
 def _ask(command: BaseCommand, doomed: erasure.Doomed, name: str, options: dict[str, Any]) -> None:
     """Say what goes, and have the name typed."""
-    command.stdout.write(f"{name} is erased for ever; backups that hold it keep it until they are deleted. It loses:")
+    command.stdout.write(
+        f"{name} is erased for ever; backups and archived months that hold it keep it until they are deleted. It loses:"
+    )
     for line in doomed.goes:
         command.stdout.write(f"  {line}")
     command.stdout.write("Usage, transfers, grants and subscriptions stay with their sums, without names.")

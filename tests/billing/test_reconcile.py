@@ -28,7 +28,7 @@ from billing.models import (
     Wallet,
 )
 from billing.rating import CardPrices, charge
-from billing.services import budgets, rollups
+from billing.services import budgets, credits, rollups
 from billing.services.reconciliation import reconcile_if_due
 from billing.writer.apply import apply_now
 from billing.writer.operations import Bearing, Reserve, Settle, TrueUp
@@ -304,6 +304,14 @@ def test_the_hourly_check_finds_each_error_in_what_is_new(card, seeded):
         SEEDED[seeded](wallet, record)
     assert seeded.split()[0] in hourly()
     assert seeded.split()[0] in hourly(), "until it is mended"
+
+
+@pytest.mark.usefixtures("settled")
+def test_what_leaves_a_grant_of_before_does_not_fill_it(wallet, card):
+    traffic(wallet, card)
+    assert reconcile_if_due(timedelta(0)).is_whole
+    credits.adjust(wallet_id=wallet.pk, amount=-7, key="less", actor="a", reason="r")
+    assert hourly() == []
 
 
 @pytest.mark.usefixtures("settled")

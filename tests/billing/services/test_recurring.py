@@ -16,6 +16,7 @@ from billing.selectors.balances import balance_of
 from billing.services import credits, plans, recurring, sweeps
 from billing.services.errors import KeyReusedError
 from billing.writer.apply import apply_now
+from billing.writer.grants import MAX_POSTED
 from billing.writer.operations import ExpireGrants, Held, Refused
 from tests.billing.books import assert_books_balance
 from tests.billing.conftest import MovedClock, make_tenant
@@ -101,6 +102,56 @@ def test_a_grant_to_come_is_scheduled_once_and_cancelled_before_it_begins(wallet
     credits_given = CreditGrant.objects.filter(pk=given)
     assert [later(wallet, key="other"), *credits_given.values_list("amount", flat=True)] == [given, 40]
     check(wallet)
+
+
+def test_what_a_key_gave_now_it_gives_no_more_later_and_the_reverse(wallet):
+    now = {"wallet_id": wallet.pk, "amount": 40, "kind": GOODWILL}
+    credits.grant(**now, key="now")
+    with pytest.raises(KeyReusedError):
+        later(wallet, key="now")
+    later(wallet, key="later")
+    with pytest.raises(KeyReusedError):
+        credits.grant(**now, key="later")
+    with pytest.raises(KeyReusedError):
+        later(wallet, key="later", begins_at=START + DAY)
+
+
+def test_a_grant_to_come_is_cut_to_what_a_wallet_holds(wallet, clock):
+    credits.grant(wallet_id=wallet.pk, amount=MAX_POSTED - 5, kind=PAID, key="all")
+    later(wallet, 40)
+    later(wallet, 40, key="another", begins_at=START + 2 * HOUR)
+    clock.set(START + 3 * HOUR)
+    apply_now([ExpireGrants(wallet.pk)])
+    assert [one.amount for one in CreditGrant.objects.filter(kind=GOODWILL)] == [5]
+    assert (Wallet.objects.get(pk=wallet.pk).posted, ScheduledGrant.objects.count()) == (MAX_POSTED, 0)
+    check(wallet)
+
+
+@pytest.mark.parametrize(
+    ("terms", "field"),
+    [
+        ({"until": START + 40_000 * DAY}, "until"), ({"begins_at": START + 40_000 * DAY}, "begins_at"),
+        ({"amount": MAX_POSTED + 1}, "amount"),
+    ],
+)  # fmt: skip
+def test_what_is_too_far_or_too_much_is_refused(wallet, terms, field):
+    with pytest.raises(ValueError, match=f"^{field}: "):
+        every(wallet, **terms)
+
+
+def test_a_recurring_grant_is_made_once_by_its_key_and_of_no_other_terms(wallet):
+    made = every(wallet, count=3, rollover=7)
+    assert every(wallet, count=3, rollover=7).pk == made.pk
+    for other in ({"count": 4, "rollover": 7}, {"count": 3}, {"count": 3, "rollover": 7, "priority": 1}):
+        with pytest.raises(KeyReusedError):
+            every(wallet, **other)
+
+
+def test_what_rolls_over_does_not_expire_next(wallet, give):
+    give(30, expires_at=START + DAY, rollover=30, rollover_until=START + 2 * DAY)
+    give(20, expires_at=START + 3 * DAY)
+    found = balance_of(wallet.tenant_id)
+    assert (found.expiring, found.expires_at) == (20, START + 3 * DAY)
 
 
 def test_what_a_plan_gives_is_not_cancelled_as_a_grant(wallet):

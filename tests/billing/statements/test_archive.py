@@ -12,13 +12,24 @@ from django.db import DatabaseError, connection, transaction
 from django.db.models import F
 
 from billing import triggers
-from billing.models import ArchivedMonth, CheckedSum, CreditGrant, LedgerTransfer, OutboxEvent, UsageRecord, Wallet
+from billing.models import (
+    ArchivedMonth,
+    CheckedSum,
+    CreditGrant,
+    LedgerTransfer,
+    MissedPromise,
+    OutboxEvent,
+    Plan,
+    UsageRecord,
+    Wallet,
+)
+from billing.rating import CLASSES as ALL
 from billing.seals import archived
 from billing.seals.leaves import Books
 from billing.seals.proofs import proof_of
 from billing.selectors.ledger import ledger_of
 from billing.selectors.usage import record_of
-from billing.services import archive, credits, reratings, rollups
+from billing.services import archive, credits, plans, reratings, rollups
 from billing.services.errors import RerateError
 from billing.services.reconciliation import reconcile_if_due
 from tests.billing.statements.conftest import CLASSES
@@ -34,7 +45,7 @@ def books(busy, settings, tmp_path):
     settings.SLUICE_ARCHIVE = str(tmp_path / "archive")
     while rollups.consume_usage():
         pass
-    busy.at("12-02 00:31")
+    busy.at("12-02 01:31")
     busy.seal()
     assert found() == []
     return busy
@@ -161,7 +172,7 @@ def test_a_file_that_is_missing_or_another_is_named(books):
     [request] = {row["request"] for row in archived.lines_of(path) if row["type"] == "record" and row["waived"]}
     whole = path.read_bytes()
     path.unlink()
-    with pytest.raises(archived.ArchiveMissingError, match=f"{path} is missing"):
+    with pytest.raises(archived.ArchiveMissingError, match=f"{path} is missing or can't be read"):
         record_of(UUID(request), books.tenant)
     with pytest.raises(archived.ArchiveMissingError):
         books.statement("2026-11")
@@ -233,6 +244,25 @@ def test_usage_that_is_not_summed_yet_keeps_its_month(books):
         archive.drop(month)
     event.delete()
     archive.drop(month)
+
+
+def test_a_month_with_undecided_misses_of_promises_stays(books):
+    one = UsageRecord.objects.filter(settled_at__month=10).first()
+    of = plans.publish_version(
+        Plan.objects.create(slug="promising", name="P"),
+        **{name: getattr(plans.latest_version("free"), name) for name in plans.TERMS},
+    )
+    MissedPromise.objects.create(
+        request=one.request, wallet_id=one.wallet, tenant=one.tenant, version=of, model=one.model, day=one.day
+    )
+    with pytest.raises(archive.ArchiveError, match="promises missed in it aren't credited yet"):
+        gone(OCTOBER)
+
+
+def test_files_have_all_that_records_have():
+    leaf = {"id", "request", "revision", "tenant", "project", "api_key", "wallet", "model", "end_user", "charge"}
+    leaf |= {"refunded", "formula", "multiplier_bp", "exact", "waived", "settled_at"} | {f"{one}_tokens" for one in ALL}
+    assert {field.name for field in UsageRecord._meta.concrete_fields} == leaf | set(archived.OTHERS)
 
 
 def test_who_reads_rows_while_they_go_is_told_and_reads_no_less(books):
