@@ -102,7 +102,7 @@ def test_statements_proofs_and_balances_of_a_dropped_month_stay(books, verify):
     assert kept() == sums
     assert found() == found(whole=True) == found(all_seals=True) == []
     books.serve()
-    books.at("12-02 01:00")
+    books.at("12-02 02:00")
     assert found() == found(whole=True) == []
     page = ledger_of(books.wallet.pk, limit=50)
     assert [line.transfer.booked_at.month for line in page.lines] == [12] * len(page.lines)
@@ -248,6 +248,7 @@ def test_usage_that_is_not_summed_yet_keeps_its_month(books):
 
 def test_a_month_with_undecided_misses_of_promises_stays(books):
     one = UsageRecord.objects.filter(settled_at__month=10).first()
+    plans.ensure_default_plans()
     of = plans.publish_version(
         Plan.objects.create(slug="promising", name="P"),
         **{name: getattr(plans.latest_version("free"), name) for name in plans.TERMS},
