@@ -172,7 +172,7 @@ def test_list_pages_take_a_fixed_number_of_queries(acme, django_assert_num_queri
     for path, count in expected.items():
         with django_assert_num_queries(count):
             assert get(acme, path).status_code == 200
-    with django_assert_num_queries(4):
+    with django_assert_num_queries(5):
         assert get(acme, "wallet/transfers/").status_code == 200
 
 

@@ -119,5 +119,5 @@ def test_queries_are_few(acme, used, django_assert_max_num_queries):
         used(acme)
         give(acme, 1_000_000, f"gift {number}")
     client.get("/billing/")
-    with django_assert_max_num_queries(17):
+    with django_assert_max_num_queries(18):
         client.get("/billing/")
