@@ -54,6 +54,6 @@ def jobs() -> tuple[Job, ...]:
         Job("billing.key_budgets", lambda: budgets.take_over() > 0, every_s=60),
         Job("billing.rollups", lambda: rollups.consume_usage() > 0, every_s=1),
         sweep_job("billing.promises", promises.credits_due(), every_s=5),
-        Job("billing.key_totals", rollups.add_up_keys, every_s=3600),
+        Job("billing.key_totals", rollups.add_up_keys, every_s=300),
         sweep_job("billing.seals", sweeps.Sweep(lambda: sealing.due(clock.now()), months.turn), every_s=60),
     )
