@@ -287,8 +287,8 @@ def _drop_some(month: ArchivedMonth, tenant: UUID) -> int:
     for wallet in Wallet.objects.filter(tenant=tenant).order_by("pk").values_list("pk", flat=True):
         lock(wallet)  # under which corrections are booked
     later = UsageRecord.objects.filter(day=OuterRef("day"), request=OuterRef("request"), settled_at__gte=month.ends_at)
-    mine = UsageRecord.objects.filter(tenant=tenant, settled_at__lt=month.ends_at, day__lt=month.ends_at.date())
-    rows = mine.filter(~Exists(later), revision=0)
+    theirs = UsageRecord.objects.filter(tenant=tenant, settled_at__lt=month.ends_at, day__lt=month.ends_at.date())
+    rows = theirs.filter(~Exists(later), revision=0)
     chosen = list(rows.order_by("settled_at").values_list("day", "request")[:REQUESTS])
     if not chosen:
         return 0
