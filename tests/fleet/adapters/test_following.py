@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from structlog import get_logger
 from structlog.testing import capture_logs
 
 from base.storage import storage
@@ -46,6 +47,7 @@ def test_a_missing_adapter_is_asked_for_again(tmp_path, monkeypatch, error, even
         saves.append(now[0])
         return save_spec(spec, node)
 
+    monkeypatch.setattr(module, "log", get_logger())  # one that another test has bound is captured no more
     monkeypatch.setattr(module, "monotonic", lambda: now[0])
     monkeypatch.setattr(module, "save_spec", saving)
     supervisor = SimpleNamespace(restart=restarts.append, enable=lambda _: None)
