@@ -84,6 +84,16 @@ def test_what_is_overdrawn_at_the_end_of_a_month_is_invoiced_and_its_payment_rep
     assert told(wallet) == [(1, 70, "paid"), (2, 20, "open")]
 
 
+def test_an_invoice_that_is_paid_before_a_late_sweep_is_not_asked_for_again(clock):
+    wallet = subscribed()
+    use(wallet, 50)
+    end_month(clock, MONTHS[0])
+    clock.set(MONTHS[1])  # the month is over, and nobody has looked yet
+    invoices.pay(Invoice.objects.get().pk, reference="T1", actor="ada", **MONEY)
+    sweeps.monthly_grants().turn()
+    assert told(wallet) == [(1, 50, "paid")]
+
+
 def test_a_month_is_invoiced_as_it_stood_at_its_end_whatever_came_before_the_sweep(clock):
     """The new month's credit repays at once; requests of the new month and a sweep that is late change nothing."""
     wallet = subscribed("business")
